@@ -1,0 +1,104 @@
+// Package config promises that the service never runs with settings that make no sense together: it reads them once, says
+// of each what it is, in which unit and why it is so, and refuses by the name of the variable.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Settings are all settings of all roles. The struct tags are the documentation: --help shows them, README.md prints them.
+type Settings struct {
+	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"PostgreSQL, as a URL. Empty: paymentsd dev keeps a private one in its data directory; every other role needs it."`
+
+	HTTPAddr     string `name:"http-addr" env:"PAYMENTSD_HTTP_ADDR" default:"127.0.0.1:8080" help:"Address of the API, host:port. Loopback, because a service that takes payments should not be reachable by accident."`
+	AdminAddr    string `name:"admin-addr" env:"PAYMENTSD_ADMIN_ADDR" default:"127.0.0.1:9090" help:"Address of health, metrics and profiles, host:port. Apart from the API, because it is for operators alone."`
+	ProviderAddr string `name:"provider-addr" env:"PAYMENTSD_PROVIDER_ADDR" default:"127.0.0.1:8090" help:"Address on which the fake provider listens, host:port."`
+	ProviderURL  string `name:"provider-url" env:"PAYMENTSD_PROVIDER_URL" placeholder:"URL" help:"Where the provider is called, as an http or https URL. Empty: the fake provider at PAYMENTSD_PROVIDER_ADDR."`
+	DataDir      string `name:"data-dir" env:"PAYMENTSD_DATA_DIR" default:".data" help:"Directory of the private PostgreSQL and of the fake provider's journal."`
+
+	Lease             time.Duration `name:"lease" env:"PAYMENTSD_LEASE" default:"30s" help:"How long a request owns its key before others may take it over, as a duration. Longer than the provider time-out, or a slow call would be taken for a dead one."`
+	ProviderTimeout   time.Duration `name:"provider-timeout" env:"PAYMENTSD_PROVIDER_TIMEOUT" default:"10s" help:"How long one call to the provider may take, as a duration. After it the outcome is unknown, so too short costs certainty, too long costs patience."`
+	ProviderKeyWindow time.Duration `name:"provider-key-window" env:"PAYMENTSD_PROVIDER_KEY_WINDOW" default:"24h" help:"How long the provider remembers our keys, as a duration; its contract, not our wish. Nine tenths into it nothing is sent again."`
+	ProviderLookupLag time.Duration `name:"provider-lookup-lag" env:"PAYMENTSD_PROVIDER_LOOKUP_LAG" default:"2s" help:"How long a charge may be missing from the provider's lookup, as a duration; its contract. Before that, not found proves nothing."`
+	RecoveryInterval  time.Duration `name:"recovery-interval" env:"PAYMENTSD_RECOVERY_INTERVAL" default:"1s" help:"How often recovery looks for work, and its first pause for an unknown payment, as a duration. The scan is one index probe, so a second is cheap."`
+	KeyWindow         time.Duration `name:"key-window" env:"PAYMENTSD_KEY_WINDOW" default:"24h" help:"How long a finished key is remembered, as a duration; part of the contract, published in every keyed answer."`
+
+	DBMaxConns int32  `name:"db-max-conns" env:"PAYMENTSD_DB_MAX_CONNS" default:"16" help:"Connections to PostgreSQL, a number. Few, because more writers than it has processors make it slower; 1 works."`
+	LogLevel   string `name:"log-level" env:"PAYMENTSD_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: debug, info, warn or error."`
+}
+
+// leaseMargin is what a lease must be longer than the provider call inside it: the two commits around the call, on a
+// database that is busy.
+const leaseMargin = 500 * time.Millisecond
+
+// Check refuses what makes no sense. It reports everything at once, each by the name of its variable.
+func (s Settings) Check() error {
+	var wrong []error
+	refuse := func(variable, why string, args ...any) {
+		wrong = append(wrong, fmt.Errorf("%s %s", variable, fmt.Sprintf(why, args...)))
+	}
+	for variable, d := range map[string]time.Duration{
+		"PAYMENTSD_LEASE": s.Lease, "PAYMENTSD_PROVIDER_TIMEOUT": s.ProviderTimeout, "PAYMENTSD_KEY_WINDOW": s.KeyWindow,
+		"PAYMENTSD_RECOVERY_INTERVAL": s.RecoveryInterval, "PAYMENTSD_PROVIDER_KEY_WINDOW": s.ProviderKeyWindow,
+	} {
+		if d <= 0 {
+			refuse(variable, "is %v: it must be longer than nothing", d)
+		}
+	}
+	if s.ProviderLookupLag < 0 {
+		refuse("PAYMENTSD_PROVIDER_LOOKUP_LAG", "is %v: it cannot be negative", s.ProviderLookupLag)
+	}
+	if s.Lease < s.ProviderTimeout+leaseMargin {
+		refuse("PAYMENTSD_LEASE", "is %v: it must be at least PAYMENTSD_PROVIDER_TIMEOUT (%v) and %v more, or a call that is merely slow would be taken for a dead one",
+			s.Lease, s.ProviderTimeout, leaseMargin)
+	}
+	if s.ProviderKeyWindow > 0 && s.ProviderKeyWindow*9/10 <= s.ProviderLookupLag {
+		refuse("PAYMENTSD_PROVIDER_KEY_WINDOW", "is %v: nine tenths of it must be longer than PAYMENTSD_PROVIDER_LOOKUP_LAG (%v), or a lost request could never be sent again",
+			s.ProviderKeyWindow, s.ProviderLookupLag)
+	}
+	if s.DBMaxConns < 1 {
+		refuse("PAYMENTSD_DB_MAX_CONNS", "is %d: it must be at least 1", s.DBMaxConns)
+	}
+	if u, err := url.Parse(s.Provider()); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		refuse("PAYMENTSD_PROVIDER_URL", "must be a URL such as http://127.0.0.1:8090")
+	}
+	return errors.Join(wrong...)
+}
+
+// NeedDatabase refuses a role that cannot do without DATABASE_URL.
+func (s Settings) NeedDatabase() error {
+	if s.DatabaseURL == "" {
+		return errors.New("DATABASE_URL is not set: name the PostgreSQL to use, for example postgres://user:password@127.0.0.1:5432/paymentsd")
+	}
+	return nil
+}
+
+// Provider is the base URL at which the provider is called.
+func (s Settings) Provider() string {
+	if s.ProviderURL != "" {
+		return s.ProviderURL
+	}
+	return "http://" + s.ProviderAddr
+}
+
+// Table prints the settings for README.md.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| variable | default | what it is, in which unit, and why |\n|---|---|---|\n")
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Tag.Get("env"), quoted(f.Tag.Get("default")), f.Tag.Get("help"))
+	}
+	return b.String()
+}
+
+func quoted(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}

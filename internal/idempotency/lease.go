@@ -1,0 +1,92 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/paymentsd/paymentsd/internal/idempotency/internal/idempotencysql"
+)
+
+// Scope is the caller's tenant, the operation and the key: what may own at most one operation.
+type Scope struct {
+	TenantID  string
+	Operation string
+	Key       Key
+}
+
+// Lease is the right to act on one key. Epoch fences: every write names it, and it grows at every acquisition, so whoever
+// was overtaken matches no row any more. That it also has an end in time only says when somebody else may overtake.
+type Lease struct {
+	Scope
+	Epoch         int64
+	ResourceID    string // what the key is about
+	SchemaVersion string // the representation its answer is made in
+	Attempts      int    // acquisitions after the first
+}
+
+// Leases takes over keys that nobody holds.
+type Leases struct {
+	db       idempotencysql.DBTX
+	sql      *idempotencysql.Queries
+	leaseFor time.Duration
+}
+
+// NewLeases makes leases that last leaseFor, on a pool of connections to the primary.
+func NewLeases(db idempotencysql.DBTX, leaseFor time.Duration) *Leases {
+	return &Leases{db, idempotencysql.New(), leaseFor}
+}
+
+// For is how long a lease lasts.
+func (l *Leases) For() time.Duration { return l.leaseFor }
+
+// TakeOver acquires the key that was read as free. Of all who read the same record one succeeds; the others get false, and
+// what they read is no longer true.
+func (l *Leases) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
+	row, err := l.sql.TakeOverKey(ctx, l.db, idempotencysql.TakeOverKeyParams{
+		LeaseFor: l.leaseFor, TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
+		SeenEpoch: seen.Epoch,
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Lease{}, false, nil
+	}
+	if err != nil {
+		return Lease{}, false, fmt.Errorf("take over key: %w", err)
+	}
+	return Lease{seen.Scope, row.LeaseEpoch, row.ResourceID, row.ResponseSchemaVersion, int(row.RecoveryAttempts)}, true, nil
+}
+
+// AcquireDue acquires one unresolved key that nobody holds and whose time to be looked at has come. It returns false when
+// there is none. Several workers may ask at once; they get different keys.
+func (l *Leases) AcquireDue(ctx context.Context) (Lease, bool, error) {
+	row, err := l.sql.AcquireDueKey(ctx, l.db, l.leaseFor)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Lease{}, false, nil
+	}
+	if err != nil {
+		return Lease{}, false, fmt.Errorf("acquire due key: %w", err)
+	}
+	scope := Scope{row.TenantID, row.OperationName, Key(row.IdempotencyKey)}
+	return Lease{scope, row.LeaseEpoch, row.ResourceID, row.ResponseSchemaVersion, int(row.RecoveryAttempts)}, true, nil
+}
+
+// Unresolved is what operators watch: keys whose outcome is not known, and how long the oldest has been waiting.
+type Unresolved struct {
+	Unknown          int64
+	InProgressOldest time.Duration
+	UnknownOldest    time.Duration
+}
+
+// Unresolved counts the keys that recovery has still to resolve.
+func (l *Leases) Unresolved(ctx context.Context) (Unresolved, error) {
+	row, err := l.sql.CountUnresolvedKeys(ctx, l.db)
+	if err != nil {
+		return Unresolved{}, fmt.Errorf("count unresolved keys: %w", err)
+	}
+	return Unresolved{row.Unknown, seconds(row.InProgressOldestSeconds), seconds(row.UnknownOldestSeconds)}, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
