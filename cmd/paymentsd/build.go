@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/paymentsd/paymentsd/internal/api"
+	"github.com/paymentsd/paymentsd/internal/config"
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/outbox"
+	"github.com/paymentsd/paymentsd/internal/payments"
+	"github.com/paymentsd/paymentsd/internal/provider"
+	"github.com/paymentsd/paymentsd/internal/telemetry"
+	"github.com/paymentsd/paymentsd/internal/tenants"
+	"github.com/paymentsd/paymentsd/migrations"
+)
+
+// service is what the roles that move payments share.
+type service struct {
+	pool     *pgxpool.Pool
+	tenants  *tenants.Directory
+	leases   *idempotency.Leases
+	payments *payments.Service
+	metrics  *telemetry.Metrics
+}
+
+// openPool connects to the database. Every statement of this service is short; one that is not, or that waits long for a
+// lock, is stuck, and its request is better answered than kept.
+func openPool(ctx context.Context, s config.Settings) (*pgxpool.Pool, error) {
+	if err := s.NeedDatabase(); err != nil {
+		return nil, err
+	}
+	cfg, err := pgxpool.ParseConfig(s.DatabaseURL)
+	if err != nil {
+		return nil, errors.New("DATABASE_URL is not a PostgreSQL URL such as postgres://user:password@127.0.0.1:5432/paymentsd")
+	}
+	cfg.MaxConns = s.DBMaxConns
+	for name, value := range map[string]string{
+		"application_name":                    "paymentsd",
+		"lock_timeout":                        "3s",
+		"statement_timeout":                   "10s",
+		"idle_in_transaction_session_timeout": "10s",
+	} {
+		cfg.ConnConfig.RuntimeParams[name] = value
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	return pool, nil
+}
+
+// openService builds everything that moves payments, on a database that is already migrated.
+func openService(ctx context.Context, s config.Settings, log *slog.Logger) (*service, error) {
+	pool, err := openPool(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	client, err := provider.NewClient(s.Provider(), s.ProviderTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("PAYMENTSD_PROVIDER_URL: %w", err)
+	}
+	metrics, err := telemetry.NewMetrics()
+	if err != nil {
+		return nil, err
+	}
+	leases := idempotency.NewLeases(pool, s.Lease)
+	v := &service{
+		pool: pool, tenants: tenants.NewDirectory(pool), leases: leases, metrics: metrics,
+		payments: payments.New(pool, leases, client, api.Answer, payments.Config{
+			KeyWindow: s.KeyWindow, ProviderKeyWindow: s.ProviderKeyWindow, ProviderLookupLag: s.ProviderLookupLag,
+			RecoveryPause: s.RecoveryInterval,
+		}, log),
+	}
+	return v, v.watch(log)
+}
+
+// watch shows what waits: for an answer, for recovery, for the relay.
+func (v *service) watch(log *slog.Logger) error {
+	return v.metrics.Watch(log, []telemetry.Gauge{
+		{Name: "idempotency.in_progress.age.max", Unit: "s", What: "age of the oldest key in progress"},
+		{Name: "idempotency.unknown_state.count", What: "keys whose outcome nobody knows"},
+		{Name: "idempotency.unknown_state.age.max", Unit: "s", What: "age of the oldest of them"},
+		{Name: "outbox.unpublished.count", What: "events that are not published yet"},
+		{Name: "outbox.unpublished.age.max", Unit: "s", What: "age of the oldest of them"},
+	}, func(ctx context.Context) ([]float64, error) {
+		keys, err := v.leases.Unresolved(ctx)
+		if err != nil {
+			return nil, err
+		}
+		backlog, err := outbox.Unpublished(ctx, v.pool)
+		return []float64{keys.InProgressOldest.Seconds(), float64(keys.Unknown), keys.UnknownOldest.Seconds(),
+			float64(backlog.Events), backlog.Oldest.Seconds()}, err
+	})
+}
+
+func (v *service) ready(ctx context.Context) error { return migrations.Current(ctx, v.pool) }
+
+// alwaysReady is the readiness of a role that needs nothing.
+func alwaysReady(context.Context) error { return nil }
+
+// listen takes an address before anything is started, so that a taken one costs one sentence and no half-started service.
+func listen(variable, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: %s is taken by another program; stop it, or set %s to another address", variable, addr, variable)
+	case err != nil:
+		return nil, fmt.Errorf("%s: cannot listen on %q: %w", variable, addr, err)
+	}
+	return l, nil
+}
+
+const (
+	headerBytesMax = 16 << 10         // the longest legal request has less than 1 kB of them
+	headersWithin  = 5 * time.Second  // a client that sends headers slower than this is no client
+	requestWithin  = 15 * time.Second // the whole request, body included
+)
+
+// serve answers on a listener until ctx is done, and then lets what runs end, for as long as it may take. Keyed requests
+// run on when their client is gone, so their server must wait for them: drainFor is longer than any of them needs.
+func serve(l net.Listener, handler http.Handler, drainFor time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		server := &http.Server{
+			Handler: handler, MaxHeaderBytes: headerBytesMax, ReadHeaderTimeout: headersWithin, ReadTimeout: requestWithin,
+			WriteTimeout: requestWithin + drainFor, IdleTimeout: 2 * time.Minute,
+		}
+		failed := make(chan error, 1)
+		go func() { failed <- server.Serve(l) }()
+		select {
+		case err := <-failed:
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		case <-ctx.Done():
+		}
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainFor)
+		defer cancel()
+		if err := server.Shutdown(drain); err != nil {
+			_ = server.Close() // what is still running is what a crash would leave: recovery finishes it
+		}
+		return nil
+	}
+}
+
+// drainFor is how long a role waits at its end for what runs: a lease covers the longest provider call and its commits.
+func drainFor(s config.Settings) time.Duration { return 2 * s.Lease }
+
+// together runs parts until ctx is done or one of them fails, which ends the others.
+func together(ctx context.Context, parts ...func(context.Context) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, part := range parts {
+		g.Go(func() error { return part(ctx) })
+	}
+	return g.Wait()
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/paymentsd/paymentsd/internal/api"
+	"github.com/paymentsd/paymentsd/internal/config"
+	"github.com/paymentsd/paymentsd/internal/devpg"
+	"github.com/paymentsd/paymentsd/internal/provider/fake"
+	"github.com/paymentsd/paymentsd/migrations"
+)
+
+type devCmd struct{}
+
+// Run starts everything in the order in which it is needed, and ends it in the opposite order.
+func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
+	public, err := listen("PAYMENTSD_HTTP_ADDR", s.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	admin, err := listen("PAYMENTSD_ADMIN_ADDR", s.AdminAddr)
+	if err != nil {
+		return err
+	}
+	if s.DatabaseURL == "" {
+		server, err := devpg.Start(ctx, devpg.Config{Dir: filepath.Join(s.DataDir, "postgres"), Log: log})
+		if err != nil {
+			return err
+		}
+		defer stopDatabase(server, log)
+		s.DatabaseURL = server.URL()
+	}
+	if err := migrations.Up(ctx, s.DatabaseURL); err != nil {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	bank, err := openProvider(s, log)
+	if err != nil {
+		return err
+	}
+	if s.ProviderURL == "" {
+		s.ProviderURL = "http://" + bank.Addr()
+	}
+	v, err := openService(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer v.pool.Close()
+	if err := v.tenants.Demo(ctx); err != nil {
+		return err
+	}
+
+	go greet(ctx, public.Addr().String(), s)
+	return withProvider(ctx, bank,
+		serve(public, api.NewHandler(v.payments, v.tenants, v.ready, log), drainFor(s)),
+		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
+		recovery(v, s))
+}
+
+// withProvider runs parts that call the provider, and ends the provider only after them: a charge that is under way when
+// the service is told to stop gets its answer.
+func withProvider(ctx context.Context, bank *fake.Server, parts ...func(context.Context) error) error {
+	bankCtx, endBank := context.WithCancel(context.WithoutCancel(ctx))
+	defer endBank()
+	ended := make(chan error, 1)
+	go func() { ended <- bank.Serve(bankCtx) }()
+	parts = append(parts, func(ctx context.Context) error {
+		select {
+		case err := <-ended:
+			ended <- err
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	err := together(ctx, parts...)
+	endBank()
+	if bankErr := <-ended; err == nil {
+		err = bankErr
+	}
+	return err
+}
+
+// databaseStopsWithin is generous: a fast shutdown writes one checkpoint.
+const databaseStopsWithin = 30 * time.Second
+
+func stopDatabase(server *devpg.Server, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), databaseStopsWithin)
+	defer cancel()
+	if err := server.Stop(ctx); err != nil {
+		log.Error("database did not stop", "error", err)
+	}
+}
+
+// greet tells a person what to do next.
+func greet(ctx context.Context, addr string, s config.Settings) {
+	if ctx.Err() != nil {
+		return
+	}
+	fmt.Fprintf(os.Stdout, `
+paymentsd is ready: API http://%[1]s, fake provider %[2]s, health, metrics and profiles http://%[3]s
+database: DATABASE_URL='%[4]s'
+
+Make a payment (and then send the same again: it is answered, not repeated):
+
+curl -i http://%[1]s/payments -H 'Authorization: Bearer sk_demo_acme' -H 'Idempotency-Key: my-first-payment' -H 'Content-Type: application/json' -d '{"accountId":"acc_1","amount":"10.00","currency":"EUR","merchantReference":"invoice-1"}'
+
+`, addr, s.Provider(), s.AdminAddr, s.DatabaseURL)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/paymentsd/paymentsd/internal/config"
+	"github.com/paymentsd/paymentsd/internal/tenants"
+	"github.com/paymentsd/paymentsd/migrations"
+)
+
+type migrateCmd struct {
+	Demo bool `env:"PAYMENTSD_DEMO" help:"Make the demo tenants acme and globex too, with API keys that everybody knows."`
+	Down bool `help:"Take every migration back instead. All data are lost."`
+}
+
+func (c migrateCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
+	if err := s.NeedDatabase(); err != nil {
+		return err
+	}
+	if c.Down {
+		return migrations.Down(ctx, s.DatabaseURL)
+	}
+	if err := migrations.Up(ctx, s.DatabaseURL); err != nil {
+		return err
+	}
+	log.Info("schema is current")
+	if !c.Demo {
+		return nil
+	}
+	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.Demo(ctx) })
+}
+
+type tenantCmd struct {
+	Create  tenantCreateCmd  `cmd:"" help:"Make a tenant."`
+	Account tenantAccountCmd `cmd:"" help:"Open an account of a tenant."`
+}
+
+type tenantCreateCmd struct {
+	Tenant string `arg:"" help:"Id of the tenant: lower-case letters, digits, underscores, hyphens."`
+}
+
+func (c tenantCreateCmd) Run(ctx context.Context, s config.Settings) error {
+	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.Create(ctx, c.Tenant) })
+}
+
+type tenantAccountCmd struct {
+	Tenant  string `arg:"" help:"Id of the tenant."`
+	Account string `arg:"" help:"Id of the account."`
+}
+
+func (c tenantAccountCmd) Run(ctx context.Context, s config.Settings) error {
+	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.OpenAccount(ctx, c.Tenant, c.Account) })
+}
+
+type apiKeyCmd struct {
+	Issue  apiKeyIssueCmd  `cmd:"" help:"Issue an API key and print its secret, once."`
+	List   apiKeyListCmd   `cmd:"" help:"List a tenant's API keys."`
+	Revoke apiKeyRevokeCmd `cmd:"" help:"Revoke an API key; a second later nobody accepts it."`
+}
+
+type apiKeyIssueCmd struct {
+	Tenant string `arg:"" help:"Id of the tenant."`
+	Name   string `arg:"" help:"A name for the API key, to revoke it by."`
+}
+
+func (c apiKeyIssueCmd) Run(ctx context.Context, s config.Settings) error {
+	return withDirectory(ctx, s, func(d *tenants.Directory) error {
+		secret, err := d.IssueAPIKey(ctx, c.Tenant, c.Name)
+		if err == nil {
+			fmt.Println(secret)
+		}
+		return err
+	})
+}
+
+type apiKeyListCmd struct {
+	Tenant string `arg:"" help:"Id of the tenant."`
+}
+
+func (c apiKeyListCmd) Run(ctx context.Context, s config.Settings) error {
+	return withDirectory(ctx, s, func(d *tenants.Directory) error {
+		keys, err := d.APIKeys(ctx, c.Tenant)
+		if err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "NAME\tISSUED\tREVOKED")
+		for _, k := range keys {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", k.Name, k.CreatedAt.UTC().Format(time.RFC3339), when(k.RevokedAt))
+		}
+		return w.Flush()
+	})
+}
+
+type apiKeyRevokeCmd struct {
+	Tenant string `arg:"" help:"Id of the tenant."`
+	Name   string `arg:"" help:"Name of the API key."`
+}
+
+func (c apiKeyRevokeCmd) Run(ctx context.Context, s config.Settings) error {
+	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.RevokeAPIKey(ctx, c.Tenant, c.Name) })
+}
+
+func withDirectory(ctx context.Context, s config.Settings, do func(*tenants.Directory) error) error {
+	pool, err := openPool(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	err = do(tenants.NewDirectory(pool))
+	if errors.Is(err, tenants.ErrNotFound) || errors.Is(err, tenants.ErrExists) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	return nil
+}
+
+type unknownsCmd struct {
+	Max int `default:"1000" help:"How many rows at the most, the oldest first."`
+}
+
+// Run lists the evidence. An operator decides by it, with the provider's own records beside it; this service never will.
+func (c unknownsCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
+	v, err := openService(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer v.pool.Close()
+	list, err := v.payments.Unknown(ctx, c.Max)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TENANT\tPAYMENT\tACCOUNT\tMINOR UNITS\tCURRENCY\tAGE\tSENDS\tATTEMPTS\tLAST REASON\tNEXT LOOK\tRECOVERY")
+	for _, u := range list {
+		may := "goes on"
+		if u.NeedsOperator {
+			may = "only looks; needs a person"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", u.TenantID, u.PaymentID, u.AccountID, u.AmountMinor, u.Currency,
+			u.Age.Round(time.Second), u.Sends, u.Attempts, u.Reason, when(u.NextAttemptAt), may)
+	}
+	return w.Flush()
+}
+
+func when(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}

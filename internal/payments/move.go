@@ -1,0 +1,203 @@
+package payments
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/paymentsd/paymentsd/internal/events"
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/outbox"
+	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
+)
+
+// step is one committed step of a payment: one arrow, or several in one transaction, and what goes with them.
+type step struct {
+	to          []State // every state it passes, the last one is where it stays
+	reason      string
+	sends       int    // recorded attempts, this step's included
+	chargeID    string // of a confirmed payment
+	declineCode string
+	hold        bool          // keep the lease, renewed: a call to the provider follows
+	pause       time.Duration // until recovery looks again; of an unknown outcome
+}
+
+// keyStatus says what a state makes of the key that owns the payment.
+func keyStatus(s State, answer idempotency.Answer) (idempotency.Status, error) {
+	switch s {
+	case ProviderRequestSent, ProviderConfirmed:
+		return idempotency.InProgress, nil
+	case LocalPaymentCreated: // only the move back leads here: no byte was sent
+		return idempotency.FailedRetryable, nil
+	case UnknownRequiresRecovery:
+		return idempotency.UnknownRequiresRecovery, nil
+	case Completed, Declined, Canceled:
+		return answer.Finished(), nil
+	default:
+		return "", fmt.Errorf("state %q has no key status", s)
+	}
+}
+
+// move is the one writer: it takes the payment along the arrows of the step, or writes nothing at all. Together with the
+// new state it writes a history row for every arrow, the event that an arrow announces, and what becomes of the key: the
+// lease renewed, the key parked until recovery looks again, or the answer stored for ever.
+//
+// It returns errLeaseLost when the lease is somebody else's, errMovedOn when the payment is not where it was believed to be,
+// and ErrUnavailable when the database did not take it; the payment is returned unchanged then.
+func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, next step) (Payment, error) {
+	w, err := s.write(lease, p, next)
+	if err != nil {
+		return p, fmt.Errorf("move payment: %w", err)
+	}
+	params := moveParams([]write{w})
+	asked := 0
+	err = s.retry(ctx, "move payment", func() error {
+		asked++
+		rows, err := s.sql.MovePayments(ctx, s.db, params)
+		if err != nil {
+			return err
+		}
+		if rows[0].IsMoved {
+			return nil
+		}
+		if asked > 1 && s.isMine(ctx, lease, w.after) {
+			return nil // the first try was committed, only its answer was lost
+		}
+		if !rows[0].IsHeld {
+			return errLeaseLost
+		}
+		return errMovedOn
+	})
+	switch err {
+	case nil:
+		return w.after, nil
+	case errLeaseLost, errMovedOn:
+		countLostLease(ctx)
+		s.log.WarnContext(ctx, "write refused", "payment", p.ID, "believed", p.State, "version", p.Version, "epoch", lease.Epoch, "reason", err)
+		return p, errLeaseLost
+	default:
+		return p, err
+	}
+}
+
+// isMine reports whether the payment stands where this lease's write would have left it.
+func (s *Service) isMine(ctx context.Context, lease idempotency.Lease, after Payment) bool {
+	row, err := s.load(ctx, after.TenantID, after.ID)
+	return err == nil && deref(row.KeyEpoch) == lease.Epoch &&
+		State(row.State) == after.State && int(row.Version) == after.Version
+}
+
+// write is a step worked out: everything that the one statement needs, and the payment as it will be.
+type write struct {
+	ordinal   int
+	lease     idempotency.Lease
+	before    Payment
+	after     Payment
+	status    idempotency.Status
+	answer    idempotency.Answer
+	headers   []byte
+	holdFor   time.Duration
+	nextIn    time.Duration
+	moves     []Move
+	announced []outbox.Event
+}
+
+// write works out a step. A step along an arrow that the table does not have is a bug, and is refused here.
+func (s *Service) write(lease idempotency.Lease, p Payment, next step) (write, error) {
+	w := write{lease: lease, before: p, after: p}
+	a := &w.after
+	for _, to := range next.to {
+		arrow, ok := arrowBetween(a.State, to)
+		if !ok {
+			return w, fmt.Errorf("no arrow from %s to %s", a.State, to)
+		}
+		a.Version++
+		w.moves = append(w.moves, Move{Version: a.Version, From: a.State, To: to, Reason: next.reason, Epoch: lease.Epoch})
+		a.State = to
+		if arrow.announce == "" {
+			continue
+		}
+		a.Events++
+		event, err := announce(*a, arrow.announce)
+		if err != nil {
+			return w, err
+		}
+		w.announced = append(w.announced, event)
+	}
+	a.Sends, a.LastReason, a.ChargeID, a.DeclineCode = next.sends, next.reason, next.chargeID, next.declineCode
+
+	var err error
+	if a.State.Terminal() {
+		if w.answer, err = s.render(*a, lease.SchemaVersion); err != nil {
+			return w, fmt.Errorf("render answer: %w", err)
+		}
+		a.answer = w.answer
+		if w.headers, err = w.answer.Headers(); err != nil {
+			return w, fmt.Errorf("render headers: %w", err)
+		}
+	}
+	if w.status, err = keyStatus(a.State, w.answer); err != nil {
+		return w, err
+	}
+	switch {
+	case next.hold:
+		w.holdFor, w.nextIn = s.leases.For(), s.leases.For()
+	default:
+		w.nextIn = next.pause
+	}
+	return w, nil
+}
+
+func announce(p Payment, t events.Type) (outbox.Event, error) {
+	payload := events.Payment{
+		EventID: events.NewID(), Type: t, PaymentID: p.ID, AccountID: p.AccountID, MerchantReference: p.MerchantReference,
+		OccurredAt: time.Now().UTC(), Sequence: p.Events,
+	}.Describe(p.Amount)
+	encoded, err := payload.Encode()
+	return outbox.Event{ID: payload.EventID, AggregateID: p.ID, Sequence: p.Events, Type: string(t), Payload: encoded}, err
+}
+
+func moveParams(set []write) paymentssql.MovePaymentsParams {
+	var p paymentssql.MovePaymentsParams
+	for i, w := range set {
+		p.Ordinals = append(p.Ordinals, int32(i))
+		p.TenantIds = append(p.TenantIds, w.lease.TenantID)
+		p.OperationNames = append(p.OperationNames, w.lease.Operation)
+		p.IdempotencyKeys = append(p.IdempotencyKeys, string(w.lease.Key))
+		p.LeaseEpochs = append(p.LeaseEpochs, w.lease.Epoch)
+		p.PaymentIds = append(p.PaymentIds, w.after.ID)
+		p.FromStates = append(p.FromStates, string(w.before.State))
+		p.ToStates = append(p.ToStates, string(w.after.State))
+		p.FromVersions = append(p.FromVersions, int32(w.before.Version))
+		p.Versions = append(p.Versions, int32(w.after.Version))
+		p.EventCounts = append(p.EventCounts, int32(w.after.Events))
+		p.Sends = append(p.Sends, int32(w.after.Sends))
+		p.ChargeIds = append(p.ChargeIds, w.after.ChargeID)
+		p.DeclineCodes = append(p.DeclineCodes, w.after.DeclineCode)
+		p.Reasons = append(p.Reasons, w.after.LastReason)
+		p.KeyStatuses = append(p.KeyStatuses, string(w.status))
+		p.HoldFor = append(p.HoldFor, w.holdFor)
+		p.NextAttemptIn = append(p.NextAttemptIn, w.nextIn)
+		p.ResponseStatuses = append(p.ResponseStatuses, int32(w.answer.Status))
+		p.ContentTypes = append(p.ContentTypes, w.answer.ContentType)
+		p.ResponseHeaders = append(p.ResponseHeaders, string(w.headers))
+		p.ResponseBodies = append(p.ResponseBodies, w.answer.Body)
+		p.ErrorCodes = append(p.ErrorCodes, w.answer.ErrorCode)
+		for _, m := range w.moves {
+			p.StepPaymentIds = append(p.StepPaymentIds, w.after.ID)
+			p.StepVersions = append(p.StepVersions, int32(m.Version))
+			p.StepFromStates = append(p.StepFromStates, string(m.From))
+			p.StepToStates = append(p.StepToStates, string(m.To))
+			p.StepReasons = append(p.StepReasons, m.Reason)
+			p.StepEpochs = append(p.StepEpochs, m.Epoch)
+		}
+		for _, e := range w.announced {
+			p.EventPaymentIds = append(p.EventPaymentIds, e.AggregateID)
+			p.EventIds = append(p.EventIds, e.ID)
+			p.EventSequences = append(p.EventSequences, int32(e.Sequence))
+			p.EventTypes = append(p.EventTypes, e.Type)
+			p.EventPayloads = append(p.EventPayloads, string(e.Payload))
+		}
+	}
+	return p
+}

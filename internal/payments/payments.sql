@@ -1,0 +1,202 @@
+-- name: OpenPayments :many
+-- The one transaction, for a set of requests: key row, payment row, history row and outbox event, or none of them.
+--
+-- It is one statement, and so one round trip and one commit. Data flows down: only what claimed opens, only what opened is
+-- announced. Locks, in this order: key rows (sorted), payment rows, outbox rows.
+--
+-- A request that a rule refuses does not claim, so it burns no key; but what its key already means is read all the same,
+-- because a stricter rule must not hide a stored answer. Of two requests with one business key that never saw each other,
+-- the second breaks payments_business_key, which undoes the whole statement; it is then asked again, and sees the first.
+WITH asked AS (
+    SELECT unnest(@ordinals::int[])            AS ordinal,
+           unnest(@tenant_ids::text[])         AS tenant_id,
+           unnest(@operation_names::text[])    AS operation_name,
+           unnest(@idempotency_keys::text[])   AS idempotency_key,
+           unnest(@request_hashes::text[])     AS request_hash,
+           unnest(@schema_versions::text[])    AS schema_version,
+           unnest(@payment_ids::text[])        AS payment_id,
+           unnest(@account_ids::text[])        AS account_id,
+           unnest(@merchant_references::text[]) AS merchant_reference,
+           unnest(@amounts_minor::bigint[])    AS amount_minor,
+           unnest(@currencies::text[])         AS currency,
+           unnest(@channels::text[])           AS channel,
+           unnest(@provider_requests::bytea[]) AS provider_request,
+           unnest(@event_ids::text[])          AS event_id,
+           unnest(@event_types::text[])        AS event_type,
+           unnest(@event_payloads::text[])     AS event_payload
+), judged AS (
+    SELECT asked.*, account.status AS account_status, holder.payment_id AS holder_id
+    FROM asked
+    LEFT JOIN accounts account ON account.tenant_id = asked.tenant_id AND account.account_id = asked.account_id
+    LEFT JOIN payments holder  ON holder.tenant_id = asked.tenant_id AND holder.account_id = asked.account_id
+                              AND holder.merchant_reference = asked.merchant_reference AND holder.holds_reference
+), claimed AS (
+    INSERT INTO idempotency_requests AS k (tenant_id, operation_name, idempotency_key, request_hash, status, resource_type,
+        resource_id, response_schema_version, locked_until, next_attempt_at, expires_at)
+    SELECT tenant_id, operation_name, idempotency_key, request_hash, 'IN_PROGRESS', 'payment',
+        payment_id, schema_version, now() + @lease_for::interval, now() + @lease_for::interval, now() + @key_window::interval
+    FROM judged
+    WHERE account_status = 'OPEN' AND holder_id IS NULL
+    ORDER BY tenant_id, operation_name, idempotency_key
+    ON CONFLICT DO NOTHING
+    RETURNING k.tenant_id, k.resource_id, k.expires_at
+), opened AS (
+    INSERT INTO payments AS p (tenant_id, payment_id, operation_name, idempotency_key, account_id, merchant_reference,
+        amount_minor, currency, channel, state, provider_request)
+    SELECT j.tenant_id, j.payment_id, j.operation_name, j.idempotency_key, j.account_id, j.merchant_reference,
+        j.amount_minor, j.currency, j.channel, 'LOCAL_PAYMENT_CREATED', j.provider_request
+    FROM judged j JOIN claimed ON claimed.tenant_id = j.tenant_id AND claimed.resource_id = j.payment_id
+    RETURNING p.tenant_id, p.payment_id, p.created_at
+), remembered AS (
+    INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
+    SELECT tenant_id, payment_id, 1, 'RECEIVED', 'LOCAL_PAYMENT_CREATED', 'claimed', 1 FROM opened
+), announced AS (
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+    SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json
+    FROM judged j JOIN opened ON opened.tenant_id = j.tenant_id AND opened.payment_id = j.payment_id
+)
+SELECT j.ordinal::int AS ordinal,
+       (claimed.resource_id IS NOT NULL)::boolean         AS is_claimed,
+       coalesce(claimed.expires_at, k.expires_at, now())::timestamptz AS expires_at,
+       coalesce(opened.created_at, k.created_at, now())::timestamptz AS opened_at,
+       j.account_status, j.holder_id,
+       k.request_hash, k.status, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts,
+       coalesce(k.locked_until > now(), false)::boolean AS is_held,
+       coalesce(k.expires_at <= now(), false)::boolean  AS is_expired,
+       coalesce(extract(epoch FROM k.locked_until - now()), 0)::float8 AS held_for_seconds,
+       k.response_status, k.response_content_type, k.response_headers, k.response_body
+FROM judged j
+LEFT JOIN claimed ON claimed.tenant_id = j.tenant_id AND claimed.resource_id = j.payment_id
+LEFT JOIN opened  ON opened.tenant_id = j.tenant_id AND opened.payment_id = j.payment_id
+LEFT JOIN idempotency_requests k ON k.tenant_id = j.tenant_id AND k.operation_name = j.operation_name
+                                AND k.idempotency_key = j.idempotency_key
+ORDER BY j.ordinal;
+
+-- name: MovePayments :many
+-- The one writer, for a set of moves: nothing else writes payments.state.
+--
+-- Data flows down through two guards. "held": the lease is still this owner's (the epoch; locks the key row, in key
+-- order). "moved": the payment is where this owner believes it is. What fails a guard writes nothing at all; the row
+-- returned for it says which guard it was.
+WITH asked AS (
+    SELECT unnest(@ordinals::int[])             AS ordinal,
+           unnest(@tenant_ids::text[])          AS tenant_id,
+           unnest(@operation_names::text[])     AS operation_name,
+           unnest(@idempotency_keys::text[])    AS idempotency_key,
+           unnest(@lease_epochs::bigint[])      AS lease_epoch,
+           unnest(@payment_ids::text[])         AS payment_id,
+           unnest(@from_states::text[])         AS from_state,
+           unnest(@to_states::text[])           AS to_state,
+           unnest(@from_versions::int[])        AS from_version,
+           unnest(@versions::int[])             AS version,
+           unnest(@event_counts::int[])         AS event_count,
+           unnest(@sends::int[])                AS sends,
+           unnest(@charge_ids::text[])          AS charge_id,
+           unnest(@decline_codes::text[])       AS decline_code,
+           unnest(@reasons::text[])             AS reason,
+           unnest(@key_statuses::text[])        AS key_status,
+           unnest(@hold_for::interval[])        AS hold_for,
+           unnest(@next_attempt_in::interval[]) AS next_attempt_in,
+           unnest(@response_statuses::int[])    AS response_status,
+           unnest(@content_types::text[])       AS content_type,
+           unnest(@response_headers::text[])    AS response_headers,
+           unnest(@response_bodies::bytea[])    AS response_body,
+           unnest(@error_codes::text[])         AS error_code
+), held AS (
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key
+    FROM idempotency_requests k
+    JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
+              AND asked.idempotency_key = k.idempotency_key AND asked.lease_epoch = k.lease_epoch
+    WHERE k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
+    ORDER BY k.tenant_id, k.operation_name, k.idempotency_key
+    FOR UPDATE OF k
+), moved AS (
+    UPDATE payments p SET
+        state              = asked.to_state,
+        version            = asked.version,
+        events             = asked.event_count,
+        holds_reference    = asked.to_state NOT IN ('DECLINED', 'CANCELED'),
+        provider_sends     = asked.sends,
+        first_sent_at      = CASE WHEN asked.to_state = 'LOCAL_PAYMENT_CREATED' THEN NULL
+                                  WHEN asked.sends > p.provider_sends THEN coalesce(p.first_sent_at, now())
+                                  ELSE p.first_sent_at END,
+        last_sent_at       = CASE WHEN asked.to_state = 'LOCAL_PAYMENT_CREATED' THEN NULL
+                                  WHEN asked.sends > p.provider_sends THEN now()
+                                  ELSE p.last_sent_at END,
+        provider_charge_id = nullif(asked.charge_id, ''),
+        decline_code       = nullif(asked.decline_code, ''),
+        last_reason        = asked.reason,
+        updated_at         = now()
+    FROM asked
+    JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
+             AND held.idempotency_key = asked.idempotency_key
+    WHERE p.tenant_id = asked.tenant_id AND p.payment_id = asked.payment_id
+      AND p.state = asked.from_state AND p.version = asked.from_version
+    RETURNING p.tenant_id, p.payment_id
+), remembered AS (
+    INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
+    SELECT moved.tenant_id, moved.payment_id, step.version, step.from_state, step.to_state, step.reason, step.lease_epoch
+    FROM (SELECT unnest(@step_payment_ids::text[]) AS payment_id,
+                 unnest(@step_versions::int[])     AS version,
+                 unnest(@step_from_states::text[]) AS from_state,
+                 unnest(@step_to_states::text[])   AS to_state,
+                 unnest(@step_reasons::text[])     AS reason,
+                 unnest(@step_epochs::bigint[])    AS lease_epoch) step
+    JOIN moved ON moved.payment_id = step.payment_id
+), announced AS (
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+    SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json
+    FROM (SELECT unnest(@event_payment_ids::text[]) AS payment_id,
+                 unnest(@event_ids::text[])         AS event_id,
+                 unnest(@event_sequences::int[])    AS sequence,
+                 unnest(@event_types::text[])       AS event_type,
+                 unnest(@event_payloads::text[])    AS payload) event
+    JOIN moved ON moved.payment_id = event.payment_id
+), kept AS (
+    UPDATE idempotency_requests k SET
+        status                = asked.key_status,
+        locked_until          = CASE WHEN asked.hold_for > interval '0' THEN now() + asked.hold_for END,
+        next_attempt_at       = CASE WHEN asked.key_status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') THEN now() + asked.next_attempt_in END,
+        response_status       = nullif(asked.response_status, 0),
+        response_content_type = nullif(asked.content_type, ''),
+        response_headers      = nullif(asked.response_headers, '')::jsonb,
+        response_body         = CASE WHEN asked.response_status > 0 THEN asked.response_body END,
+        error_code            = nullif(asked.error_code, ''),
+        updated_at            = now()
+    FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+    WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
+)
+SELECT asked.ordinal::int AS ordinal,
+       (held.tenant_id IS NOT NULL)::boolean  AS is_held,
+       (moved.tenant_id IS NOT NULL)::boolean AS is_moved
+FROM asked
+LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
+               AND held.idempotency_key = asked.idempotency_key
+LEFT JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+ORDER BY asked.ordinal;
+
+-- name: LoadPayment :one
+-- Locks nothing: whoever writes after reading is stopped by the guards. Ages are judged by the database's clock.
+SELECT p.*, k.expires_at AS key_expires_at, k.lease_epoch AS key_epoch, k.status AS key_status,
+       coalesce(extract(epoch FROM now() - p.first_sent_at), 0)::float8 AS first_sent_age_seconds,
+       coalesce(extract(epoch FROM now() - p.last_sent_at), 0)::float8  AS last_sent_age_seconds
+FROM payments p
+LEFT JOIN idempotency_requests k ON k.tenant_id = p.tenant_id AND k.operation_name = p.operation_name
+                                AND k.idempotency_key = p.idempotency_key
+WHERE p.tenant_id = @tenant_id AND p.payment_id = @payment_id;
+
+-- name: ListMoves :many
+-- Locks nothing.
+SELECT version, from_state, to_state, reason, lease_epoch, moved_at FROM payment_moves
+WHERE tenant_id = @tenant_id AND payment_id = @payment_id ORDER BY version;
+
+-- name: ListUnknown :many
+-- Locks nothing; served by the index of unresolved keys. For operators: the evidence, no body and no secret.
+SELECT p.tenant_id, p.payment_id, p.account_id, p.amount_minor, p.currency, p.last_reason, p.provider_sends,
+       p.first_sent_at, p.last_sent_at, k.recovery_attempts, k.next_attempt_at,
+       extract(epoch FROM now() - p.created_at)::float8 AS age_seconds,
+       coalesce(extract(epoch FROM now() - p.first_sent_at), 0)::float8 AS first_sent_age_seconds
+FROM idempotency_requests k
+JOIN payments p ON p.tenant_id = k.tenant_id AND p.payment_id = k.resource_id
+WHERE k.status = 'UNKNOWN_REQUIRES_RECOVERY'
+ORDER BY p.created_at LIMIT @rows_max;

@@ -1,0 +1,111 @@
+package payments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
+	"github.com/paymentsd/paymentsd/internal/provider"
+)
+
+// Config are the times that the promises depend on.
+type Config struct {
+	KeyWindow         time.Duration // how long a finished key is remembered; part of the contract with clients
+	ProviderKeyWindow time.Duration // how long the provider remembers our key; part of its contract with us
+	ProviderLookupLag time.Duration // how long after a request the provider's lookup may still not show its charge
+	RecoveryPause     time.Duration // the first pause before an unknown outcome is asked about; it doubles from there
+}
+
+// Render makes the answer that a finished payment's key replays, in the representation the request was made in.
+type Render func(p Payment, schemaVersion string) (idempotency.Answer, error)
+
+// Service opens payments and drives them to their end. It is safe for concurrent use, and so are any number of services
+// in any number of processes on one database.
+type Service struct {
+	db       paymentssql.DBTX
+	sql      *paymentssql.Queries
+	leases   *idempotency.Leases
+	provider provider.Provider
+	render   Render
+	cfg      Config
+	log      *slog.Logger
+}
+
+// New makes a service on a pool of connections to the primary database.
+func New(db paymentssql.DBTX, leases *idempotency.Leases, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
+	return &Service{db, paymentssql.New(), leases, p, render, cfg, log}
+}
+
+// Get reads a payment as it is now. It returns ErrNotFound when the tenant has no such payment.
+func (s *Service) Get(ctx context.Context, tenantID, paymentID string) (Payment, error) {
+	row, err := s.load(ctx, tenantID, paymentID)
+	if err != nil {
+		return Payment{}, err
+	}
+	return paymentFromRow(row)
+}
+
+// History reads the moves a payment made, oldest first. It returns ErrNotFound when the tenant has no such payment.
+func (s *Service) History(ctx context.Context, tenantID, paymentID string) ([]Move, error) {
+	rows, err := s.sql.ListMoves(ctx, s.db, paymentssql.ListMovesParams{TenantID: tenantID, PaymentID: paymentID})
+	if err != nil {
+		return nil, unavailable("read history", err)
+	}
+	if len(rows) == 0 {
+		return nil, ErrNotFound // every payment has made at least one move
+	}
+	moves := make([]Move, len(rows))
+	for i, r := range rows {
+		moves[i] = Move{int(r.Version), State(r.FromState), State(r.ToState), r.Reason, r.LeaseEpoch, r.MovedAt}
+	}
+	return moves, nil
+}
+
+func (s *Service) load(ctx context.Context, tenantID, paymentID string) (paymentssql.LoadPaymentRow, error) {
+	row, err := s.sql.LoadPayment(ctx, s.db, paymentssql.LoadPaymentParams{TenantID: tenantID, PaymentID: paymentID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return row, ErrNotFound
+	}
+	if err != nil {
+		return row, unavailable("load payment", err)
+	}
+	return row, nil
+}
+
+// UnknownPayment is the evidence about one payment whose outcome nobody knows, for an operator.
+type UnknownPayment struct {
+	TenantID, PaymentID, AccountID string
+	AmountMinor                    int64
+	Currency                       string
+	Reason                         string // why recovery could not tell, the last time it tried
+	Sends                          int
+	Attempts                       int
+	Age, SinceFirstSent            time.Duration
+	NextAttemptAt                  *time.Time
+	NeedsOperator                  bool // recovery only looks any more; it may not send again
+}
+
+// Unknown lists payments whose outcome is unknown, oldest first, at most rowsMax of them.
+func (s *Service) Unknown(ctx context.Context, rowsMax int) ([]UnknownPayment, error) {
+	rows, err := s.sql.ListUnknown(ctx, s.db, int32(rowsMax))
+	if err != nil {
+		return nil, fmt.Errorf("list unknown payments: %w", err)
+	}
+	list := make([]UnknownPayment, len(rows))
+	for i, r := range rows {
+		p := Payment{Sends: int(r.ProviderSends), FirstSentAge: seconds(r.FirstSentAgeSeconds)}
+		list[i] = UnknownPayment{
+			TenantID: r.TenantID, PaymentID: r.PaymentID, AccountID: r.AccountID, AmountMinor: r.AmountMinor,
+			Currency: r.Currency, Reason: r.LastReason, Sends: p.Sends, Attempts: int(r.RecoveryAttempts),
+			Age: seconds(r.AgeSeconds), SinceFirstSent: p.FirstSentAge, NextAttemptAt: r.NextAttemptAt,
+			NeedsOperator: s.lastSendPassed(p) != "",
+		}
+	}
+	return list, nil
+}
