@@ -27,13 +27,17 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	if s.DatabaseURL == "" {
+	isPrivate := s.DatabaseURL == ""
+	if isPrivate {
 		server, err := devpg.Start(ctx, devpg.Config{Dir: filepath.Join(s.DataDir, "postgres"), Log: log})
 		if err != nil {
 			return err
 		}
 		defer stopDatabase(server, log)
 		s.DatabaseURL = server.URL()
+		if err := writeURL(s); err != nil {
+			return err
+		}
 	}
 	if err := migrations.Up(ctx, s.DatabaseURL); err != nil {
 		return fmt.Errorf("DATABASE_URL: %w", err)
@@ -54,7 +58,7 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 		return err
 	}
 
-	go greet(ctx, public.Addr().String(), s)
+	go greet(ctx, public.Addr().String(), s, isPrivate)
 	return withProvider(ctx, bank,
 		serve(public, api.NewHandler(v.payments, v.tenants, v.ready, log), drainFor(s)),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
@@ -96,18 +100,32 @@ func stopDatabase(server *devpg.Server, log *slog.Logger) {
 	}
 }
 
+// urlFile is where the private database's URL is written, for the other roles and for psql.
+func urlFile(s config.Settings) string { return filepath.Join(s.DataDir, "database-url") }
+
+func writeURL(s config.Settings) error {
+	if err := os.WriteFile(urlFile(s), []byte(s.DatabaseURL+"\n"), 0o600); err != nil {
+		return fmt.Errorf("PAYMENTSD_DATA_DIR: %w", err)
+	}
+	return nil
+}
+
 // greet tells a person what to do next.
-func greet(ctx context.Context, addr string, s config.Settings) {
+func greet(ctx context.Context, addr string, s config.Settings, isPrivate bool) {
 	if ctx.Err() != nil {
 		return
 	}
+	database := "the database is the one of DATABASE_URL"
+	if isPrivate {
+		database = "other roles and psql reach the same database with DATABASE_URL=$(cat " + urlFile(s) + ")"
+	}
 	fmt.Fprintf(os.Stdout, `
-paymentsd is ready: API http://%[1]s, fake provider %[2]s, health, metrics and profiles http://%[3]s
-database: DATABASE_URL='%[4]s'
+paymentsd is ready: API http://%[1]s, fake provider %[2]s, health, metrics and profiles http://%[3]s;
+%[4]s
 
 Make a payment (and then send the same again: it is answered, not repeated):
 
 curl -i http://%[1]s/payments -H 'Authorization: Bearer sk_demo_acme' -H 'Idempotency-Key: my-first-payment' -H 'Content-Type: application/json' -d '{"accountId":"acc_1","amount":"10.00","currency":"EUR","merchantReference":"invoice-1"}'
 
-`, addr, s.Provider(), s.AdminAddr, s.DatabaseURL)
+`, addr, s.Provider(), s.AdminAddr, database)
 }

@@ -158,3 +158,57 @@ func TestLateOwnerThatNobodyOvertookFinishes(t *testing.T) {
 	require.False(t, result.Replayed)
 	h.audit()
 }
+
+// Taking over compares the epoch that was read, alone: the key is free, but it is not the one that was seen.
+func TestTakeOverNeedsTheEpochThatWasSeen(t *testing.T) {
+	h := setup(t)
+	s := h.service(nil, nil)
+	lease, _ := h.opened(s)
+	h.leaseOver()
+	for _, epoch := range []int64{lease.Epoch - 1, lease.Epoch + 1} {
+		seen := lease
+		seen.Epoch = epoch
+		_, ok, err := s.leases.TakeOver(t.Context(), seen)
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
+	_, ok, err := s.leases.TakeOver(t.Context(), lease)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, ok, err = s.leases.TakeOver(t.Context(), lease)
+	require.NoError(t, err)
+	require.False(t, ok, "it is held now, and its epoch has grown")
+}
+
+// Nor does the right epoch help while the lease is good.
+func TestTakeOverNeedsAFreeLease(t *testing.T) {
+	h := setup(t)
+	s := h.service(nil, nil)
+	lease, _ := h.opened(s)
+	_, ok, err := s.leases.TakeOver(t.Context(), lease)
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+// A client that hangs up in the middle of the charge does not make a good charge an unknown one.
+func TestClientThatHangsUpChangesNothing(t *testing.T) {
+	h := setup(t)
+	ctx, hangUp := context.WithCancel(t.Context())
+	c := h.command()
+	result, err := h.service(nil, hangingUp{h.client(), hangUp}).Create(ctx, c)
+	require.NoError(t, err)
+	require.Equal(t, 201, result.Answer.Status)
+	require.Len(t, h.charges(c.MerchantReference), 1)
+	h.audit()
+}
+
+// hangingUp has the client hang up just before the request is sent.
+type hangingUp struct {
+	provider.Provider
+	hangUp func()
+}
+
+func (p hangingUp) Charge(ctx context.Context, key string, request []byte) provider.Result {
+	p.hangUp()
+	return p.Provider.Charge(ctx, key, request)
+}

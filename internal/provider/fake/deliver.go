@@ -100,7 +100,7 @@ func deliver(w http.ResponseWriter, f fault, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	switch f.Name {
 	case faultTruncatedBody:
-		// The longer Content-Length comes first: net/http closes the connection when a handler then writes less.
+		// net/http closes the connection of a handler that wrote less than it announced.
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		w.WriteHeader(status)
 		_, _ = w.Write(body[:len(body)/2])
@@ -119,6 +119,7 @@ func deliver(w http.ResponseWriter, f fault, status int, body []byte) {
 func answerThenClose(w http.ResponseWriter, status int, body []byte) {
 	header := w.Header().Clone()
 	conn := takeOver(w)
+	defer conn.Close()
 	_ = (&http.Response{
 		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header,
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),

@@ -86,15 +86,17 @@ func TestFiftyAtOnceUnderOneKeyExecuteOnce(t *testing.T) {
 	}
 }
 
+// TestSecondRequestMeetsTheFirstInProgress scripts both requests slow, so that it does not matter which is the first.
 func TestSecondRequestMeetsTheFirstInProgress(t *testing.T) {
 	b := setup(t, fake.Config{})
-	b.script(`{"reference":"inv-1","on":"charge","fault":"delay","delayMs":400}`)
-	first := make(chan answer)
-	go func() { first <- b.post("k1", request("inv-1")) }()
-	require.Eventually(t, func() bool { return len(b.received("inv-1")) == 1 }, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return b.post("k1", request("inv-1")).status == http.StatusConflict }, patience, time.Millisecond)
+	b.script(`{"reference":"inv-1","on":"charge","fault":"delay","times":2,"delayMs":1500}`)
+	answers := make(chan answer)
+	for range 2 {
+		go func() { answers <- b.post("k1", request("inv-1")) }()
+	}
+	require.Equal(t, http.StatusConflict, (<-answers).status, "at once")
 	require.Empty(t, b.executed("inv-1"))
-	require.Equal(t, http.StatusCreated, (<-first).status)
+	require.Equal(t, http.StatusCreated, (<-answers).status)
 	require.Equal(t, http.StatusCreated, b.post("k1", request("inv-1")).status)
 	require.Len(t, b.executed("inv-1"), 1)
 }

@@ -109,6 +109,9 @@ func (a answer) members(t *testing.T) map[string]any {
 	return m
 }
 
+// A connection for each call: a test of one fault must not trip over the connection that the fault before it broke.
+var transport = &http.Transport{DisableKeepAlives: true}
+
 func (b bench) call(method, path, key, body string) answer {
 	req, err := http.NewRequest(method, b.base+path, io.NopCloser(strings.NewReader(body))) // without GetBody: sent once
 	require.NoError(b.t, err)
@@ -116,7 +119,7 @@ func (b bench) call(method, path, key, body string) answer {
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return answer{err: err}
 	}
