@@ -1,0 +1,210 @@
+package api
+
+import (
+	"net/http"
+	"regexp"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/money"
+	"github.com/paymentsd/paymentsd/internal/payments"
+)
+
+// createPayment is POST /payments. The order of its steps is part of the contract: nothing about a key is looked at before
+// the caller is known and the command is, and no key is claimed before the body was read whole and found good.
+func (s *server) createPayment(w http.ResponseWriter, r *http.Request) {
+	key, err := idempotency.ParseKey(r.Header.Values("Idempotency-Key"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	command, err := createCommand(w, r, key)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if r.Context().Err() != nil {
+		s.fail(w, r, errBodyTimeout) // hung up, it seems, and nothing was claimed; silence would be a 200 to whoever still reads
+		return
+	}
+	result, err := s.payments.Create(r.Context(), command)
+	if !result.KeyExpiresAt.IsZero() {
+		w.Header().Set("Idempotency-Key-Expires", result.KeyExpiresAt.UTC().Format(time.RFC3339))
+	}
+	switch {
+	case err != nil:
+		s.fail(w, r, err)
+	case result.Pending:
+		s.pending(w, r, result, command.SchemaVersion)
+	default:
+		s.stored(w, result)
+	}
+}
+
+// stored answers with what the key keeps, to the byte. The mark of a replay is of this exchange and is not stored.
+func (s *server) stored(w http.ResponseWriter, result payments.Result) {
+	h := w.Header()
+	h.Set("Content-Type", result.Answer.ContentType)
+	if result.Answer.Location != "" {
+		h.Set("Location", result.Answer.Location)
+	}
+	if result.Replayed {
+		h.Set("Idempotent-Replayed", "true")
+	}
+	w.WriteHeader(result.Answer.Status)
+	_, _ = w.Write(result.Answer.Body) // the client is gone; its retry gets the same bytes
+}
+
+// pending answers with a payment of which nobody can say yet how it ends.
+func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, version string) {
+	body, err := represent(result.Payment, version)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Location", locationOf(result.Payment.ID))
+	h.Set("Retry-After", retryAfter(result.RetryAfter))
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = w.Write(body)
+}
+
+func createCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.CreateCommand, error) {
+	named, effective, err := versionNamed(r.Header)
+	if err != nil {
+		return payments.CreateCommand{}, err
+	}
+	body, err := readObject(w, r)
+	if err != nil {
+		return payments.CreateCommand{}, err
+	}
+	command, err := parseCreate(body)
+	command.Scope = idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: payments.OperationCreate, Key: key}
+	command.APIVersionNamed, command.SchemaVersion = named, effective
+	return command, err
+}
+
+const (
+	referenceCharsMax = 255 // longer than any invoice number; the column's limit
+	defaultChannel    = "web"
+)
+
+var (
+	accountIDForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	channelForm   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
+)
+
+// parseCreate turns a body into a command, or into a validationError with everything that is wrong with it.
+//
+// Equal commands become equal here: an absent channel, null and "web" are the same, and so are "10", "10.0" and "10.00" EUR,
+// and "eur" and "EUR". Identifiers are taken as they are: nothing is trimmed, folded or normalised in a reference.
+func parseCreate(body members) (payments.CreateCommand, error) {
+	f := fields{body: body}
+	f.only("accountId", "amount", "currency", "merchantReference", "channel")
+	command := payments.CreateCommand{
+		AccountID:         f.required("accountId"),
+		MerchantReference: f.required("merchantReference"),
+		Channel:           f.optional("channel", defaultChannel),
+	}
+	amount, currencyCode := f.required("amount"), f.required("currency")
+
+	f.check("accountId", accountIDForm.MatchString(command.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
+	f.check("merchantReference", isReference(command.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
+	f.check("channel", channelForm.MatchString(command.Channel), "INVALID", "a lower-case word of at most 32 characters")
+
+	currency, err := money.ParseCurrency(currencyCode)
+	f.report("currency", err)
+	if err != nil { // the amount's syntax does not depend on the currency; its places do
+		f.report("amount", money.CheckSyntax(amount))
+		return command, f.err()
+	}
+	command.Amount, err = money.Parse(amount, currency)
+	f.report("amount", err)
+	return command, f.err()
+}
+
+func isReference(s string) bool {
+	n := utf8.RuneCountInString(s)
+	if n < 1 || n > referenceCharsMax {
+		return false
+	}
+	for _, c := range s {
+		if unicode.IsControl(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// getPayment is GET /payments/{id}: the payment as it is now, which is not a replay of how it was created.
+func (s *server) getPayment(w http.ResponseWriter, r *http.Request) {
+	_, version, err := versionNamed(r.Header)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	id, err := paymentID(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	p, err := s.payments.Get(r.Context(), tenantOf(r.Context()), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	body, err := represent(p, version)
+	s.answer(w, r, body, err)
+}
+
+// getHistory is GET /payments/{id}/history: every move, oldest first.
+func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
+	if _, _, err := versionNamed(r.Header); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	id, err := paymentID(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	moves, err := s.payments.History(r.Context(), tenantOf(r.Context()), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	view := struct {
+		PaymentID string     `json:"paymentId"`
+		Moves     []moveView `json:"moves"`
+	}{PaymentID: id}
+	for _, m := range moves {
+		view.Moves = append(view.Moves, moveView{m.Version, string(m.From), string(m.To), m.Reason, m.At.UTC().Format(time.RFC3339Nano)})
+	}
+	body, err := encode(view)
+	s.answer(w, r, body, err)
+}
+
+var paymentIDForm = regexp.MustCompile(`^pay_[0-9a-f]{32}$`)
+
+// paymentID takes the id from the path. What cannot be an id is no payment, and is not asked the database about.
+func paymentID(r *http.Request) (string, error) {
+	id := chi.URLParam(r, "id")
+	if !paymentIDForm.MatchString(id) {
+		return "", errIDInvalid
+	}
+	return id, nil
+}
+
+func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,191 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/payments"
+	"github.com/paymentsd/paymentsd/internal/tenants"
+)
+
+// Problem is the body of every error answer: RFC 9457, with members that a program can act on.
+type Problem struct {
+	Type           string         `json:"type"`
+	Title          string         `json:"title"`
+	Status         int            `json:"status"`
+	ErrorCode      string         `json:"errorCode"`  // stable; what a client branches on
+	Message        string         `json:"message"`    // for people
+	Retryable      bool           `json:"retryable"`  // the same request with the same key may succeed later
+	SafeNewKey     bool           `json:"safeNewKey"` // proved: the same request with a new key cannot charge a second time
+	PaymentID      string         `json:"paymentId,omitempty"`
+	OperationState string         `json:"operationState,omitempty"`
+	Errors         []FieldProblem `json:"errors,omitempty"`
+}
+
+// FieldProblem says which member of the body breaks which rule. It never repeats the value.
+type FieldProblem struct {
+	Field   string `json:"field"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+const problemContentType = "application/problem+json"
+
+var (
+	errRouteNotFound    = errors.New("no such resource")
+	errMethodNotAllowed = errors.New("method not allowed")
+	errAPIVersion       = errors.New("API version is not known")
+	errPanicked         = errors.New("internal error")
+	errIDInvalid        = errors.New("identifier is malformed")
+)
+
+// validationError collects everything that is wrong with a body, so that a client learns it in one answer.
+type validationError struct{ fields []FieldProblem }
+
+func (e *validationError) Error() string { return "a field breaks a rule" }
+
+// rule is one line of the error table.
+type rule struct {
+	matches    func(error) bool
+	status     int
+	code       string
+	message    string
+	retryable  bool
+	safeNewKey bool
+	retryAfter bool // carries Retry-After
+	key        string
+}
+
+func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
+
+func as[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }
+
+// What an error does to the idempotency key.
+const (
+	keyUntouched = "not touched"
+	keyKept      = "kept as it is"
+	keyReopened  = "kept for the retry, which runs again on the same payment"
+)
+
+// rules is the one table from errors to answers; the first line that matches wins. docs/contract.md prints it.
+var rules = []rule{
+	{is(tenants.ErrUnknownAPIKey), 401, "UNAUTHENTICATED", "The API key is missing or not valid.", false, false, false, keyUntouched},
+	{is(errRouteNotFound), 404, "NOT_FOUND", "There is no such resource.", false, false, false, keyUntouched},
+	{is(errMethodNotAllowed), 405, "METHOD_NOT_ALLOWED", "The resource does not know this method.", false, false, false, keyUntouched},
+	{is(idempotency.ErrKeyRequired), 400, "IDEMPOTENCY_KEY_REQUIRED", "The header Idempotency-Key is required.", false, true, false, keyUntouched},
+	{is(idempotency.ErrKeyInvalid), 400, "IDEMPOTENCY_KEY_INVALID", "The idempotency key must be 1 to 255 visible ASCII characters, bare or as one quoted string.", false, true, false, keyUntouched},
+	{is(errAPIVersion), 400, "API_VERSION_UNKNOWN", "The header Api-Version names no version of this API.", false, true, false, keyUntouched},
+	{is(errMediaType), 415, "UNSUPPORTED_MEDIA_TYPE", "The body must be application/json in UTF-8, without content encoding.", false, true, false, keyUntouched},
+	{is(errBodyTooLarge), 413, "BODY_TOO_LARGE", "The body is larger than " + strconv.Itoa(bodyBytesMax) + " bytes.", false, true, false, keyUntouched},
+	{is(errBodyTimeout), 408, "BODY_TIMEOUT", "The body did not arrive in time.", true, false, false, keyUntouched},
+	{is(errBodyInvalid), 400, "BODY_INVALID", "The body is not one JSON object in valid UTF-8 with every member at most once.", false, true, false, keyUntouched},
+	{as[*validationError], 422, "VALIDATION_FAILED", "A field breaks a rule.", false, true, false, keyUntouched},
+	{is(errIDInvalid), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
+	{is(payments.ErrNotFound), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
+	{is(payments.ErrKeyReused), 409, "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "This idempotency key was used for a different request.", false, false, false, keyKept},
+	{is(payments.ErrKeyExpired), 409, "IDEMPOTENCY_KEY_EXPIRED", "This idempotency key has expired; its answer is no longer kept.", false, false, false, keyKept},
+	{as[*payments.InProgressError], 409, "IDEMPOTENCY_REQUEST_IN_PROGRESS", "The first request with this idempotency key is still running.", true, false, true, keyKept},
+	{as[*payments.DuplicateReferenceError], 409, "DUPLICATE_MERCHANT_REFERENCE", "The account has a payment with this merchantReference under another idempotency key.", false, false, false, keyUntouched},
+	{is(payments.ErrAccountNotFound), 422, "ACCOUNT_NOT_FOUND", "There is no such account.", false, true, false, keyUntouched},
+	{is(payments.ErrAccountBlocked), 422, "ACCOUNT_BLOCKED", "The account takes no new payments.", false, true, false, keyUntouched},
+	{as[*payments.ProviderUnavailableError], 503, "PROVIDER_UNAVAILABLE", "The provider could not be reached; nothing was charged.", true, false, true, keyReopened},
+	{is(payments.ErrUnavailable), 503, "SERVICE_UNAVAILABLE", "The service cannot record payments at the moment.", true, false, true, keyKept},
+	{is(idempotency.ErrUnknownRule), 503, "STORED_REQUEST_UNREADABLE", "This instance cannot read what this idempotency key was used for; a newer one can.", true, false, true, keyKept},
+	{func(error) bool { return true }, 500, "INTERNAL", "Something went wrong on our side.", true, false, true, keyKept},
+}
+
+// problemOf turns an error into the answer that the table gives it.
+func problemOf(err error) (Problem, rule) {
+	for _, r := range rules {
+		if !r.matches(err) {
+			continue
+		}
+		p := problem(r.status, r.code, r.message)
+		p.Retryable, p.SafeNewKey = r.retryable, r.safeNewKey
+		if e, ok := errors.AsType[*validationError](err); ok {
+			p.Errors = e.fields
+		}
+		if e, ok := errors.AsType[*payments.InProgressError](err); ok {
+			p.PaymentID, p.OperationState = e.PaymentID, string(payments.Pending)
+		}
+		if e, ok := errors.AsType[*payments.DuplicateReferenceError](err); ok {
+			p.PaymentID = e.PaymentID
+		}
+		if e, ok := errors.AsType[*payments.ProviderUnavailableError](err); ok {
+			p.PaymentID, p.OperationState = e.PaymentID, string(payments.Pending)
+		}
+		return p, r
+	}
+	panic("the last line of the error table matches everything")
+}
+
+func problem(status int, code, message string) Problem {
+	return Problem{Type: "urn:paymentsd:problem:" + strings.ToLower(code), Title: http.StatusText(status), Status: status, ErrorCode: code, Message: message}
+}
+
+func (p Problem) encode() []byte {
+	b, err := json.Marshal(p, json.Deterministic(true))
+	if err != nil {
+		panic(fmt.Sprintf("encode problem: %v", err)) // it holds nothing that JSON cannot
+	}
+	return append(b, '\n')
+}
+
+// fail answers with the problem that the table gives the error.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p, rule := problemOf(err)
+	if p.Status >= 500 {
+		s.log.ErrorContext(r.Context(), "request failed", "route", routeOf(r), "errorCode", p.ErrorCode, "error", err)
+	}
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="paymentsd"`)
+	}
+	if rule.retryAfter {
+		w.Header().Set("Retry-After", retryAfter(time.Second))
+	}
+	w.Header().Set("Content-Type", problemContentType)
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(p.encode()) // the client is gone; nothing depends on its reading
+}
+
+// retryAfterMax bounds what a client is told to wait, so that it is there again when the answer is.
+const retryAfterMax = 30 * time.Second
+
+// retryAfter is a number of seconds: the pause, and up to two more, so that those who were refused together do not come
+// back together.
+func retryAfter(pause time.Duration) string {
+	seconds := math.Ceil(min(max(pause, time.Second), retryAfterMax).Seconds())
+	return strconv.Itoa(int(seconds) + rand.IntN(3))
+}
+
+// ErrorTable prints the table for docs/contract.md.
+func ErrorTable() string {
+	var b strings.Builder
+	b.WriteString("| status | errorCode | meaning | retryable | safeNewKey | Retry-After | the key is |\n|---|---|---|---|---|---|---|\n")
+	yes := map[bool]string{true: "yes", false: "no"}
+	seen := map[string]bool{}
+	for _, r := range rules {
+		if seen[r.code] {
+			continue
+		}
+		seen[r.code] = true
+		fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s |\n", r.status, r.code, r.message, yes[r.retryable], yes[r.safeNewKey], yes[r.retryAfter], r.key)
+	}
+	return b.String()
+}
+
+type contextKey int
+
+const tenantKey contextKey = iota
+
+func tenantOf(ctx context.Context) string { id, _ := ctx.Value(tenantKey).(string); return id }

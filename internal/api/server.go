@@ -1,0 +1,93 @@
+// Package api is the HTTP contract: it decodes strictly, validates, canonicalises, calls, and renders. openapi.yaml states
+// the contract; problems.go holds the one table from errors to answers.
+package api
+
+import (
+	"context"
+	_ "embed"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/paymentsd/paymentsd/internal/payments"
+	"github.com/paymentsd/paymentsd/internal/tenants"
+)
+
+// OpenAPI is the contract, as it is served at /openapi.yaml.
+//
+//go:embed openapi.yaml
+var OpenAPI []byte
+
+type server struct {
+	payments *payments.Service
+	tenants  *tenants.Directory
+	log      *slog.Logger
+}
+
+// Ready reports whether a payment could be made now, and if not, why.
+type Ready func(context.Context) error
+
+// NewHandler serves the API.
+func NewHandler(p *payments.Service, t *tenants.Directory, ready Ready, log *slog.Logger) http.Handler {
+	s := &server{p, t, log}
+	r := chi.NewRouter()
+	r.Use(s.observe, s.catchPanics, middleware.GetHead)
+	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errRouteNotFound) })
+	r.MethodNotAllowed(s.methodNotAllowed)
+
+	routeHealth(r, ready) // not mounted: a mount at the root would take every path that no method fits
+	r.Get("/openapi.yaml", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		_, _ = w.Write(OpenAPI)
+	})
+	r.Group(func(r chi.Router) {
+		r.Use(s.authenticate)
+		r.Post("/payments", s.createPayment)
+		r.Get("/payments/{id}", s.getPayment)
+		r.Get("/payments/{id}/history", s.getHistory)
+	})
+	return r
+}
+
+// methodNotAllowed also names the methods that the resource does know, as RFC 9110, section 15.5.6, has it.
+func (s *server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	routes := chi.RouteContext(r.Context()).Routes
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut} {
+		if !routes.Match(chi.NewRouteContext(), method, r.URL.Path) {
+			continue
+		}
+		w.Header().Add("Allow", method)
+		if method == http.MethodGet {
+			w.Header().Add("Allow", http.MethodHead)
+		}
+	}
+	s.fail(w, r, errMethodNotAllowed)
+}
+
+// authenticate finds the tenant, before anything else is looked at.
+func (s *server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tenantID, err := s.tenants.Authenticate(r.Context(), bearer(r.Header))
+		if err != nil {
+			s.fail(w, r, unavailableUnlessRefused(err))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tenantKey, tenantID)))
+	})
+}
+
+// bearer is the API key of "Authorization: Bearer …" (RFC 6750), "" when there is not exactly one.
+func bearer(h http.Header) string {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(secret)
+}
