@@ -133,7 +133,7 @@ func newOpening(c CreateCommand) (opening, error) {
 		return opening{}, err
 	}
 	o := opening{command: c, paymentID: events.NewPaymentID(), fingerprint: fingerprint, eventID: events.NewID()}
-	o.request = provider.Charge{PaymentID: o.paymentID, Account: c.AccountID, Reference: c.MerchantReference, Amount: c.Amount}.Encode()
+	o.request = provider.Movement{PaymentID: o.paymentID, Account: c.AccountID, Reference: c.MerchantReference, Amount: c.Amount}.Encode()
 	o.payload, err = events.Payment{
 		EventID: o.eventID, Type: events.PaymentCreated, PaymentID: o.paymentID, AccountID: c.AccountID,
 		MerchantReference: c.MerchantReference, OccurredAt: time.Now().UTC(), Sequence: 1,

@@ -65,7 +65,7 @@ func (s *Service) sendFirst(ctx context.Context, lease idempotency.Lease, p Paym
 // findOut resolves a payment whose request somebody else may have sent. It asks before it acts: a lookup by the provider
 // key, and only when that is proof that the provider has never seen the key is the same request sent again.
 func (s *Service) findOut(ctx context.Context, lease idempotency.Lease, p Payment) (Payment, error) {
-	result := s.provider.Lookup(ctx, provider.KeyFor(p.ID), p.Request)
+	result := s.provider.Lookup(ctx, p.order())
 	countOutcome(ctx, "lookup", result)
 	if result.Outcome != provider.Absent {
 		return s.moveBy(ctx, lease, p, result)
@@ -90,8 +90,8 @@ func (s *Service) send(ctx context.Context, lease idempotency.Lease, p Payment, 
 	}
 	ctx, cancel := context.WithDeadline(ctx, leaseEnds)
 	defer cancel()
-	result := s.provider.Charge(ctx, provider.KeyFor(p.ID), p.Request)
-	countOutcome(ctx, "charge", result)
+	result := s.provider.Send(ctx, p.order())
+	countOutcome(ctx, "send", result)
 	return p, result, nil
 }
 

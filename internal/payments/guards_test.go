@@ -100,8 +100,8 @@ type slowProvider struct {
 	during func()
 }
 
-func (p slowProvider) Charge(ctx context.Context, key string, request []byte) provider.Result {
-	r := p.Provider.Charge(ctx, key, request)
+func (p slowProvider) Send(ctx context.Context, o provider.Order) provider.Result {
+	r := p.Provider.Send(ctx, o)
 	p.during()
 	return r
 }
@@ -208,7 +208,7 @@ type hangingUp struct {
 	hangUp func()
 }
 
-func (p hangingUp) Charge(ctx context.Context, key string, request []byte) provider.Result {
+func (p hangingUp) Send(ctx context.Context, o provider.Order) provider.Result {
 	p.hangUp()
-	return p.Provider.Charge(ctx, key, request)
+	return p.Provider.Send(ctx, o)
 }

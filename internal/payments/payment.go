@@ -6,6 +6,7 @@ import (
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/money"
 	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
+	"github.com/paymentsd/paymentsd/internal/provider"
 )
 
 // Payment is a payment as it was read. Ages are by the database's clock at that moment.
@@ -113,3 +114,6 @@ func deref[T any](p *T) (v T) {
 	}
 	return v
 }
+
+// order is what the provider is sent for the payment, every time the same.
+func (p Payment) order() provider.Order { return provider.NewOrder(provider.Charge, p.ID, p.Request) }

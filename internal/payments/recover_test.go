@@ -247,7 +247,7 @@ func TestNotSentAgainIsNoProofAboutTheFirstSend(t *testing.T) {
 // notSending looks up, but cannot send.
 type notSending struct{ provider.Provider }
 
-func (notSending) Charge(context.Context, string, []byte) provider.Result {
+func (notSending) Send(context.Context, provider.Order) provider.Result {
 	return provider.Result{Outcome: provider.NotSent, Reason: "refused"}
 }
 

@@ -92,13 +92,13 @@ type wiredProvider struct {
 	wire *tripwire
 }
 
-func (p wiredProvider) Charge(ctx context.Context, key string, request []byte) (r provider.Result) {
-	p.wire.cross("charge", func() { r = p.Provider.Charge(ctx, key, request) })
+func (p wiredProvider) Send(ctx context.Context, o provider.Order) (r provider.Result) {
+	p.wire.cross("send", func() { r = p.Provider.Send(ctx, o) })
 	return r
 }
 
-func (p wiredProvider) Lookup(ctx context.Context, key string, request []byte) (r provider.Result) {
-	p.wire.cross("lookup", func() { r = p.Provider.Lookup(ctx, key, request) })
+func (p wiredProvider) Lookup(ctx context.Context, o provider.Order) (r provider.Result) {
+	p.wire.cross("lookup", func() { r = p.Provider.Lookup(ctx, o) })
 	return r
 }
 

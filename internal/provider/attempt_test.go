@@ -87,10 +87,10 @@ func TestOnlyTheFirstConnectionMayCarryACharge(t *testing.T) {
 // it (it has GetBody, as http.NewRequest would set it), the warm connection dies on it, and net/http does dial again.
 func TestGateStopsNetHTTPFromRepeating(t *testing.T) {
 	client, posts := clientOfAServerThatAnswersOncePerConnection(t)
-	warm := client.Charge(t.Context(), "warm", []byte(body))
+	warm := client.Send(t.Context(), Order{Kind: Charge, Key: "warm", Request: []byte(body)})
 	require.Equal(t, Confirmed, warm.Outcome, warm.Reason)
 
-	req := newChargeRequest(client.charges, "repeatable", []byte(body))
+	req := newSendRequest(client.routes[Charge], Order{Kind: Charge, Key: "repeatable", Request: []byte(body)})
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(body)), nil }
 	connections := 0
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connections++ }})
@@ -103,14 +103,14 @@ func TestGateStopsNetHTTPFromRepeating(t *testing.T) {
 	require.EqualValues(t, 2, posts.Load(), "and nothing went out")
 }
 
-// TestChargeRequestsCannotBeRepeated is the other guard, alone: even with a gate that lets everything through, net/http
+// TestSendRequestsCannotBeRepeated is the other guard, alone: even with a gate that lets everything through, net/http
 // finds nothing it could send again.
-func TestChargeRequestsCannotBeRepeated(t *testing.T) {
+func TestSendRequestsCannotBeRepeated(t *testing.T) {
 	client, posts := clientOfAServerThatAnswersOncePerConnection(t)
-	warm := client.Charge(t.Context(), "warm", []byte(body))
+	warm := client.Send(t.Context(), Order{Kind: Charge, Key: "warm", Request: []byte(body)})
 	require.Equal(t, Confirmed, warm.Outcome, warm.Reason)
 
-	_, err := client.exchange(t.Context(), &attempt{repeatable: true}, newChargeRequest(client.charges, "key", []byte(body)))
+	_, err := client.exchange(t.Context(), &attempt{repeatable: true}, newSendRequest(client.routes[Charge], Order{Kind: Charge, Key: "key", Request: []byte(body)}))
 
 	require.Error(t, err)
 	require.EqualValues(t, 2, posts.Load())
@@ -170,7 +170,7 @@ func TestTLSHandshakeBytesAreNoRequestBytes(t *testing.T) {
 	require.True(t, a.seal())
 	require.NoError(t, secure.Close())
 
-	result := client.Charge(t.Context(), "key", []byte(body))
+	result := client.Send(t.Context(), Order{Kind: Charge, Key: "key", Request: []byte(body)})
 	require.Equal(t, Confirmed, result.Outcome, result.Reason)
 	require.Equal(t, body, received.String())
 }
@@ -197,7 +197,7 @@ func TestCanceledWithAConnectionInHand(t *testing.T) {
 			}
 		}}
 		key := fmt.Sprintf("key_%d", i)
-		outcomes[key] = client.Charge(httptrace.WithClientTrace(ctx, giveUp), key, []byte(body)).Outcome
+		outcomes[key] = client.Send(httptrace.WithClientTrace(ctx, giveUp), Order{Kind: Charge, Key: key, Request: []byte(body)}).Outcome
 		cancel()
 	}
 

@@ -26,7 +26,7 @@ const (
 
 // Client is the provider over HTTP. It is safe for concurrent use.
 type Client struct {
-	charges   *url.URL // …/v1/charges
+	routes    map[Kind]*url.URL
 	timeout   time.Duration
 	transport *http.Transport
 }
@@ -51,7 +51,7 @@ func NewClient(baseURL string, timeout time.Duration) (*Client, error) {
 		u.Path = "/" // JoinPath would leave the request line without a leading slash
 	}
 	return &Client{
-		charges:   u.JoinPath("v1", "charges"),
+		routes:    map[Kind]*url.URL{Charge: u.JoinPath("v1", "charges"), Refund: u.JoinPath("v1", "refunds")},
 		timeout:   timeout,
 		transport: newTransport(timeout, &tls.Config{MinVersion: tls.VersionTLS12}),
 	}, nil
@@ -113,17 +113,17 @@ type handshakeError struct{ err error }
 func (e *handshakeError) Error() string { return "TLS handshake with provider: " + e.err.Error() }
 func (e *handshakeError) Unwrap() error { return e.err }
 
-// Charge sends the request under the key, at most once.
-func (c *Client) Charge(ctx context.Context, key string, request []byte) Result {
-	want, err := decodeRequest(request)
+// Send sends the order, at most once.
+func (c *Client) Send(ctx context.Context, o Order) Result {
+	want, err := decodeRequest(o.Request)
 	if err != nil {
 		return notSent("request_unreadable")
 	}
 	a := &attempt{}
-	got, err := c.exchange(ctx, a, newChargeRequest(c.charges, key, request))
+	got, err := c.exchange(ctx, a, newSendRequest(c.routes[o.Kind], o))
 	switch {
 	case err == nil:
-		return judgeCharge(got, key, want)
+		return judgeSend(got, o.Key, want)
 	case a.seal():
 		return notSent(reasonOf(err))
 	default:
@@ -131,35 +131,35 @@ func (c *Client) Charge(ctx context.Context, key string, request []byte) Result 
 	}
 }
 
-// Lookup asks what became of the charge under the key.
-func (c *Client) Lookup(ctx context.Context, key string, request []byte) Result {
-	want, err := decodeRequest(request)
+// Lookup asks what became of the order.
+func (c *Client) Lookup(ctx context.Context, o Order) Result {
+	want, err := decodeRequest(o.Request)
 	if err != nil {
 		return unknown("request_unreadable")
 	}
-	got, err := c.exchange(ctx, &attempt{repeatable: true}, newLookupRequest(c.charges, key))
+	got, err := c.exchange(ctx, &attempt{repeatable: true}, newLookupRequest(c.routes[o.Kind], o.Key))
 	if err != nil {
 		return unknown(reasonOf(err))
 	}
-	return judgeLookup(got, key, want)
+	return judgeLookup(got, o.Key, want)
 }
 
-// newChargeRequest makes a POST that net/http cannot repeat: its body can be read once, and GetBody, which would give a
+// newSendRequest makes a POST that net/http cannot repeat: its body can be read once, and GetBody, which would give a
 // second one, is nil. With GetBody, http.NewRequest's default for bytes, the mere presence of the header
 // Idempotency-Key would make it repeatable (Request.isReplayable, golang.org/issue/19943).
-func newChargeRequest(charges *url.URL, key string, body []byte) *http.Request {
+func newSendRequest(route *url.URL, o Order) *http.Request {
 	return &http.Request{
 		Method:        http.MethodPost,
-		URL:           charges,
-		Header:        header("Idempotency-Key", key, "Content-Type", "application/json"),
-		Body:          io.NopCloser(bytes.NewReader(body)),
-		ContentLength: int64(len(body)),
+		URL:           route,
+		Header:        header("Idempotency-Key", o.Key, "Content-Type", "application/json"),
+		Body:          io.NopCloser(bytes.NewReader(o.Request)),
+		ContentLength: int64(len(o.Request)),
 		GetBody:       nil,
 	}
 }
 
-func newLookupRequest(charges *url.URL, key string) *http.Request {
-	u := *charges
+func newLookupRequest(route *url.URL, key string) *http.Request {
+	u := *route
 	u.RawQuery = url.Values{"idempotency_key": {key}}.Encode()
 	return &http.Request{Method: http.MethodGet, URL: &u, Header: header()}
 }

@@ -117,9 +117,9 @@ func TestG6NotSent(t *testing.T) {
 			c := charge(t, "pay_1", "10.00", "EUR")
 			client := newClient(t, row.base, impatience*5)
 			require.Equal(t, provider.Result{Outcome: provider.NotSent, Reason: row.reason},
-				client.Charge(t.Context(), c.Key(), c.Encode()))
+				client.Send(t.Context(), c.Order()))
 			require.Equal(t, provider.Result{Outcome: provider.Unknown, Reason: row.reason},
-				client.Lookup(t.Context(), c.Key(), c.Encode()), "a lookup is never not sent: it is about the charge")
+				client.Lookup(t.Context(), c.Order()), "a lookup is never not sent: it is about the charge")
 		})
 	}
 }
@@ -129,9 +129,9 @@ func TestG6NotSentWhenCanceledBefore(t *testing.T) {
 	c := charge(t, "pay_1", "10.00", "EUR")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Equal(t, provider.Result{Outcome: provider.NotSent, Reason: "canceled"}, b.client.Charge(ctx, c.Key(), c.Encode()))
+	require.Equal(t, provider.Result{Outcome: provider.NotSent, Reason: "canceled"}, b.client.Send(ctx, c.Order()))
 	require.Equal(t, provider.Result{Outcome: provider.NotSent, Reason: "request_unreadable"},
-		b.client.Charge(t.Context(), c.Key(), []byte(`{"account":"acc_1"}`)))
+		b.client.Send(t.Context(), provider.Order{Kind: provider.Charge, Key: c.Order().Key, Request: []byte(`{"account":"acc_1"}`)}))
 	require.Empty(t, b.tap.text())
 	require.Empty(t, b.executed(""))
 }
@@ -147,7 +147,7 @@ func TestG6UnknownWhenCanceledAfterTheRequestLeft(t *testing.T) {
 		}
 		cancel()
 	}()
-	require.Equal(t, provider.Result{Outcome: provider.Unknown, Reason: "canceled"}, b.client.Charge(ctx, c.Key(), c.Encode()))
+	require.Equal(t, provider.Result{Outcome: provider.Unknown, Reason: "canceled"}, b.client.Send(ctx, c.Order()))
 	require.Eventually(t, func() bool { return len(b.executed(c.Reference)) == 1 }, patience, 10*time.Millisecond,
 		"the request was received in full; hanging up takes nothing back")
 }
@@ -188,7 +188,7 @@ func TestG6AnswersOfOthers(t *testing.T) {
 				<-stop
 			}))
 			c := charge(t, "pay_1", "10.00", "EUR")
-			result := newClient(t, tap.url(), impatience*2).Charge(t.Context(), c.Key(), c.Encode())
+			result := newClient(t, tap.url(), impatience*2).Send(t.Context(), c.Order())
 			require.Equal(t, provider.Result{Outcome: provider.Unknown, Reason: row.reason}, result)
 			require.Equal(t, 1, tap.posts())
 		})
@@ -234,13 +234,13 @@ func TestLookupRows(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		cfg     fake.Config
-		prepare func(b *bench, c provider.Charge)
+		prepare func(b *bench, c provider.Movement)
 		outcome provider.Outcome
 		reason  string
 	}{
 		{"found", fake.Config{}, paid, provider.Confirmed, "answered"},
 		{"declined", fake.Config{}, refused, provider.Declined, "answered"},
-		{"never charged", fake.Config{}, func(*bench, provider.Charge) {}, provider.Absent, "absent"},
+		{"never charged", fake.Config{}, func(*bench, provider.Movement) {}, provider.Absent, "absent"},
 		{"inside the lookup lag", fake.Config{LookupLag: time.Hour}, paid, provider.Absent, "absent"},
 		{"after the lookup lag", fake.Config{LookupLag: time.Millisecond}, paid, provider.Confirmed, "answered"},
 		{"says not found", fake.Config{}, paidBut("not_found"), provider.Absent, "absent"},
@@ -252,7 +252,7 @@ func TestLookupRows(t *testing.T) {
 		{"wrong amount", fake.Config{}, paidBut("wrong_amount"), provider.Unknown, "mismatch"},
 		{"C3 lower case", fake.Config{}, paidBut("lower_case_currency"), provider.Confirmed, "answered"},
 		{"too slow", fake.Config{}, paidBut("delay"), provider.Unknown, "timeout"},
-		{"keys were forgotten", fake.Config{}, func(b *bench, c provider.Charge) {
+		{"keys were forgotten", fake.Config{}, func(b *bench, c provider.Movement) {
 			paid(b, c)
 			b.control(http.MethodPost, "/control/forget-keys", "")
 		}, provider.Absent, "absent"},
@@ -272,18 +272,18 @@ func TestLookupRows(t *testing.T) {
 	}
 }
 
-func paid(b *bench, c provider.Charge) {
+func paid(b *bench, c provider.Movement) {
 	require.Equal(b.t, provider.Confirmed, b.charge(c).Outcome)
 	time.Sleep(2 * time.Millisecond) // so that a lag of one is over
 }
 
-func refused(b *bench, c provider.Charge) {
+func refused(b *bench, c provider.Movement) {
 	b.script(map[string]any{"fault": "decline", "on": "charge"})
 	require.Equal(b.t, provider.Declined, b.charge(c).Outcome)
 }
 
-func paidBut(lookupFault string) func(*bench, provider.Charge) {
-	return func(b *bench, c provider.Charge) {
+func paidBut(lookupFault string) func(*bench, provider.Movement) {
+	return func(b *bench, c provider.Movement) {
 		paid(b, c)
 		fault := map[string]any{"on": "lookup", "fault": lookupFault, "times": -1} // net/http may repeat a lookup
 		if lookupFault == "delay" {

@@ -39,7 +39,7 @@ func TestWarmConnectionsClosedByTheServerSendOnce(t *testing.T) {
 		}
 		require.Len(t, b.executed(c.Reference), len(received))
 		if len(received) == 1 {
-			require.Equal(t, []string{c.Key()}, received[0].Headers["Idempotency-Key"])
+			require.Equal(t, []string{c.Order().Key}, received[0].Headers["Idempotency-Key"])
 			require.Equal(t, string(c.Encode()), received[0].Body)
 		}
 	}
@@ -67,9 +67,9 @@ func TestDeadWarmConnectionIsNotRedialed(t *testing.T) {
 			client := newClient(t, tap.url(), patience)
 			for i := range 100 {
 				warm, cold := charge(t, fmt.Sprintf("pay_%da", i), "10.00", "EUR"), charge(t, fmt.Sprintf("pay_%db", i), "10.00", "EUR")
-				require.Equal(t, provider.Confirmed, client.Charge(t.Context(), warm.Key(), warm.Encode()).Outcome)
-				require.Equal(t, provider.Unknown, client.Charge(t.Context(), cold.Key(), cold.Encode()).Outcome)
-				require.Equal(t, 1, strings.Count(tap.text(), cold.Key()+"\r\n"), "on the wire once, whatever became of it")
+				require.Equal(t, provider.Confirmed, client.Send(t.Context(), warm.Order()).Outcome)
+				require.Equal(t, provider.Unknown, client.Send(t.Context(), cold.Order()).Outcome)
+				require.Equal(t, 1, strings.Count(tap.text(), cold.Order().Key+"\r\n"), "on the wire once, whatever became of it")
 			}
 			require.Equal(t, 200, tap.posts())
 		})
@@ -125,7 +125,7 @@ func TestManyAtOnce(t *testing.T) {
 		calls.Go(func() {
 			c := charge(t, fmt.Sprintf("pay_%d", i), "10.00", "EUR")
 			if result := b.charge(c); result.Outcome != provider.Confirmed {
-				t.Errorf("%s: %+v", c.Key(), result)
+				t.Errorf("%s: %+v", c.Order().Key, result)
 			}
 		})
 	}

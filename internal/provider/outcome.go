@@ -17,16 +17,16 @@ import (
 // tells NotSent from Unknown.
 //
 //	call     status     body                                                   outcome    reason
-//	charge   2xx        "succeeded", complete, fits the request                Confirmed  answered
-//	charge   2xx, 402   "declined", does not contradict the request            Declined   answered
-//	charge   2xx, 402   contradicts the request in any member                  Unknown    mismatch
-//	charge   2xx, 402   cut short                                              Unknown    truncated
-//	charge   2xx, 402   longer than answerBytesMax                             Unknown    too_large
-//	charge   2xx, 402   no JSON, or a success without id, amount or currency   Unknown    unreadable
-//	charge   2xx        any other status member, such as "pending"             Unknown    undecided
-//	charge   any other  whatever it says                                       Unknown    http_NNN
+//	send     2xx        "succeeded", complete, fits the request                Confirmed  answered
+//	send     2xx, 402   "declined", does not contradict the request            Declined   answered
+//	send     2xx, 402   contradicts the request in any member                  Unknown    mismatch
+//	send     2xx, 402   cut short                                              Unknown    truncated
+//	send     2xx, 402   longer than answerBytesMax                             Unknown    too_large
+//	send     2xx, 402   no JSON, or a success without id, amount or currency   Unknown    unreadable
+//	send     2xx        any other status member, such as "pending"             Unknown    undecided
+//	send     any other  whatever it says                                       Unknown    http_NNN
 //	lookup   200        an array without elements                              Absent     absent
-//	lookup   200        one charge, "succeeded", as above                      Confirmed  answered
+//	lookup   200        one element, "succeeded", as above                     Confirmed  answered
 //	lookup   200        nothing but "declined"                                 Declined   answered
 //	lookup   200        more than one "succeeded"                              Unknown    ambiguous
 //	lookup   200        anything else                                          Unknown    as above
@@ -58,15 +58,15 @@ func readAnswer(resp *http.Response) answer {
 	return answer{status: resp.StatusCode, body: body, bodyErr: err}
 }
 
-// judgeCharge applies the rows "charge" of the table.
-func judgeCharge(a answer, key string, want chargeRequest) Result {
+// judgeSend applies the rows "send" of the table.
+func judgeSend(a answer, key string, want orderBody) Result {
 	if a.status/100 != 2 && a.status != http.StatusPaymentRequired {
 		return unknown(httpReason(a.status))
 	}
 	if a.bodyErr != nil {
 		return unknown(reasonOf(a.bodyErr))
 	}
-	var c chargeAnswer
+	var c moneyMoved
 	if json.Unmarshal(a.body, &c) != nil {
 		return unknown("unreadable")
 	}
@@ -78,14 +78,14 @@ func judgeCharge(a answer, key string, want chargeRequest) Result {
 }
 
 // judgeLookup applies the rows "lookup" of the table.
-func judgeLookup(a answer, key string, want chargeRequest) Result {
+func judgeLookup(a answer, key string, want orderBody) Result {
 	if a.status != http.StatusOK {
 		return unknown(httpReason(a.status))
 	}
 	if a.bodyErr != nil {
 		return unknown(reasonOf(a.bodyErr))
 	}
-	var found []chargeAnswer
+	var found []moneyMoved
 	if json.Unmarshal(a.body, &found) != nil || found == nil { // nil: the body was null, which is not "none"
 		return unknown("unreadable")
 	}
@@ -111,9 +111,9 @@ func judgeLookup(a answer, key string, want chargeRequest) Result {
 	return verdict
 }
 
-// chargeAnswer is a charge as the provider describes it. Pointers tell "not said" from a value; members that are not
+// moneyMoved is a charge or a refund as the provider describes it. Pointers tell "not said" from a value; members that are not
 // listed here are ignored, because providers add some. Duplicate members and invalid UTF-8 make the answer unreadable.
-type chargeAnswer struct {
+type moneyMoved struct {
 	ID             string  `json:"id"`
 	Status         string  `json:"status"`
 	DeclineCode    string  `json:"declineCode"`
@@ -122,11 +122,12 @@ type chargeAnswer struct {
 	Currency       *string `json:"currency"`
 	Reference      *string `json:"reference"`
 	PaymentID      *string `json:"paymentId"`
+	ChargeID       *string `json:"chargeId"` // of a refund
 	IdempotencyKey *string `json:"idempotencyKey"`
 }
 
 // judge says what this charge proves about the request: Confirmed, Declined or Unknown.
-func (c chargeAnswer) judge(key string, want chargeRequest) Result {
+func (c moneyMoved) judge(key string, want orderBody) Result {
 	switch {
 	case c.contradicts(key, want):
 		return unknown("mismatch")
@@ -142,13 +143,14 @@ func (c chargeAnswer) judge(key string, want chargeRequest) Result {
 }
 
 // contradicts reports that a member which is present says something else than the request did.
-func (c chargeAnswer) contradicts(key string, want chargeRequest) bool {
+func (c moneyMoved) contradicts(key string, want orderBody) bool {
 	differs := func(got *string, want string) bool { return got != nil && *got != want }
 	return c.AmountMinor != nil && *c.AmountMinor != want.AmountMinor ||
 		c.Currency != nil && !sameCurrency(*c.Currency, want.Currency) ||
 		differs(c.Account, want.Account) ||
 		differs(c.Reference, want.Reference) ||
 		differs(c.PaymentID, want.PaymentID) ||
+		differs(c.ChargeID, want.ChargeID) ||
 		differs(c.IdempotencyKey, key)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var asked = chargeRequest{Account: "acc_1", AmountMinor: 1000, Currency: "EUR", Reference: "inv-1", PaymentID: "pay_1"}
+var asked = orderBody{Account: "acc_1", AmountMinor: 1000, Currency: "EUR", Reference: "inv-1", PaymentID: "pay_1"}
 
 const askedKey = "provider_payment_pay_1"
 
@@ -74,7 +74,7 @@ func TestOnlyAnAnswerThatFitsIsASuccess(t *testing.T) {
 		{`{"status":"declined","amountMinor":5}`, Unknown, "mismatch"},
 		{`{"status":"declined","paymentId":"pay_2"}`, Unknown, "mismatch"},
 	} {
-		result := judgeCharge(answer{status: http.StatusCreated, body: []byte(row.body)}, askedKey, asked)
+		result := judgeSend(answer{status: http.StatusCreated, body: []byte(row.body)}, askedKey, asked)
 		require.Equal(t, row.outcome, result.Outcome, row.body)
 		require.Equal(t, row.reason, result.Reason, row.body)
 	}
@@ -82,8 +82,8 @@ func TestOnlyAnAnswerThatFitsIsASuccess(t *testing.T) {
 
 func TestStatusLineLimitsWhatABodyCanProve(t *testing.T) {
 	for status := 100; status < 600; status++ {
-		success := judgeCharge(answer{status: status, body: []byte(fitting)}, askedKey, asked)
-		refusal := judgeCharge(answer{status: status, body: []byte(`{"status":"declined"}`)}, askedKey, asked)
+		success := judgeSend(answer{status: status, body: []byte(fitting)}, askedKey, asked)
+		refusal := judgeSend(answer{status: status, body: []byte(`{"status":"declined"}`)}, askedKey, asked)
 		switch {
 		case status >= 200 && status <= 299:
 			require.Equal(t, Confirmed, success.Outcome, status)

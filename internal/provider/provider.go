@@ -3,7 +3,7 @@
 // needs the proof that no byte of the request was written; everything else is Unknown, the zero value.
 //
 // How to read it: outcome.go holds the table that turns an answer into an Outcome, attempt.go the proof that nothing was
-// written (and that nothing is written twice), client.go the HTTP around both, charge.go the bytes that are sent.
+// written (and that nothing is written twice), client.go the HTTP around both, movement.go the bytes that are sent.
 package provider
 
 import (
@@ -21,7 +21,7 @@ const (
 	Confirmed
 	// Declined: the provider says that it will not charge.
 	Declined
-	// NotSent: proved that no byte of the request was written, so nothing can have happened. Only Charge returns it.
+	// NotSent: proved that no byte of the request was written, so nothing can have happened. Only Send returns it.
 	NotSent
 	// Absent: the provider says that it does not know the key. Only Lookup returns it. It is no proof that nothing will
 	// happen: a lookup may lag behind the charge, and providers forget keys.
@@ -62,13 +62,40 @@ type Result struct {
 
 // Provider is the process boundary: the provider itself, over HTTP, or a stand-in that breaks where a test wants it to.
 //
-// The request is the bytes of Charge.Encode as they were stored before the first send; an implementation sends them
-// unchanged and judges the answer against them. Both methods may be called from many goroutines.
+// Both methods may be called from many goroutines.
 type Provider interface {
-	// Charge sends the request at most once. It returns Confirmed, Declined, NotSent or Unknown.
-	Charge(ctx context.Context, key string, request []byte) Result
-	// Lookup asks what became of the key, and changes nothing. It returns Confirmed, Declined, Absent or Unknown.
-	Lookup(ctx context.Context, key string, request []byte) Result
+	// Send sends the order at most once. It returns Confirmed, Declined, NotSent or Unknown.
+	Send(ctx context.Context, o Order) Result
+	// Lookup asks what became of the order's key, and changes nothing. It returns Confirmed, Declined, Absent or Unknown.
+	Lookup(ctx context.Context, o Order) Result
+}
+
+// Kind is the direction in which an order moves money.
+type Kind string
+
+const (
+	// Charge: from the payer's account to the merchant.
+	Charge Kind = "charge"
+	// Refund: back, at most what a charge has moved.
+	Refund Kind = "refund"
+)
+
+// Order is a request as it was stored before it was sent for the first time: Request are the bytes of Movement.Encode, sent
+// unchanged however often, and what the answer is judged against.
+type Order struct {
+	Kind    Kind
+	Key     string
+	Request []byte
+}
+
+// NewOrder is the order for a payment: its key is made from the payment and nothing else, so that every attempt, every
+// retry and every rescuer of one payment uses the same one.
+func NewOrder(kind Kind, paymentID string, request []byte) Order {
+	prefix := "provider_payment_"
+	if kind == Refund {
+		prefix = "provider_refund_"
+	}
+	return Order{kind, prefix + paymentID, request}
 }
 
 func unknown(reason string) Result { return Result{Outcome: Unknown, Reason: reason} }

@@ -63,13 +63,13 @@ func newClient(t *testing.T, base string, timeout time.Duration) *provider.Clien
 	return client
 }
 
-func charge(t *testing.T, paymentID, amount, currency string) provider.Charge {
+func charge(t *testing.T, paymentID, amount, currency string) provider.Movement {
 	t.Helper()
 	c, err := money.ParseCurrency(currency)
 	require.NoError(t, err)
 	a, err := money.Parse(amount, c)
 	require.NoError(t, err)
-	return provider.Charge{PaymentID: paymentID, Account: "acc_1", Reference: "inv-" + paymentID, Amount: a}
+	return provider.Movement{PaymentID: paymentID, Account: "acc_1", Reference: "inv-" + paymentID, Amount: a}
 }
 
 // script puts one fault into the fake's script.
@@ -124,12 +124,12 @@ func (b *bench) received(reference string) []receivedRequest {
 	return requests
 }
 
-func (b *bench) charge(c provider.Charge) provider.Result {
-	return b.client.Charge(b.t.Context(), c.Key(), c.Encode())
+func (b *bench) charge(c provider.Movement) provider.Result {
+	return b.client.Send(b.t.Context(), c.Order())
 }
 
-func (b *bench) lookup(c provider.Charge) provider.Result {
-	return b.client.Lookup(b.t.Context(), c.Key(), c.Encode())
+func (b *bench) lookup(c provider.Movement) provider.Result {
+	return b.client.Lookup(b.t.Context(), c.Order())
 }
 
 // wiretap is a TCP proxy that keeps every byte the client wrote. It passes on ends of file and resets as what they are.

@@ -58,17 +58,17 @@ func TestExactlyTheseBytesGoOut(t *testing.T) {
 
 func TestKeyIsMadeFromThePaymentAndNothingElse(t *testing.T) {
 	c := charge(t, "pay_1", "10.00", "EUR")
-	require.Equal(t, "provider_payment_pay_1", c.Key())
-	require.Equal(t, c.Key(), provider.KeyFor("pay_1"))
+	require.Equal(t, "provider_payment_pay_1", c.Order().Key)
+	require.Equal(t, c.Order().Key, provider.NewOrder(provider.Charge, "pay_1", nil).Key)
 	c.Account, c.Reference, c.Amount = "acc_2", "inv-2", charge(t, "x", "99.00", "USD").Amount
-	require.Equal(t, "provider_payment_pay_1", c.Key())
+	require.Equal(t, "provider_payment_pay_1", c.Order().Key)
 }
 
 // TestStoredBytesAreSentUnchanged: what an older build stored is sent as it is, spaces and order included.
 func TestStoredBytesAreSentUnchanged(t *testing.T) {
 	b := setup(t, fake.Config{}, patience)
 	stored := `{ "paymentId":"pay_1", "reference":"inv\u002d1", "currency":"EUR", "amountMinor":1000, "account":"acc_1" }`
-	result := b.client.Charge(t.Context(), provider.KeyFor("pay_1"), []byte(stored))
+	result := b.client.Send(t.Context(), provider.Order{Kind: provider.Charge, Key: provider.NewOrder(provider.Charge, "pay_1", nil).Key, Request: []byte(stored)})
 	require.Equal(t, provider.Confirmed, result.Outcome)
 	require.Equal(t, stored, b.received("inv-1")[0].Body)
 }
