@@ -32,6 +32,9 @@ CREATE TABLE idempotency_requests (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,
+    -- When cleanup looks at the row: at expiry, to scrub it; then at the tombstone's end, to delete it. One index serves
+    -- both, and finishing a key does not touch it.
+    cleanup_at timestamptz NOT NULL,
 
     PRIMARY KEY (tenant_id, operation_name, idempotency_key),
     CONSTRAINT status_is_known CHECK (status IN
@@ -57,6 +60,9 @@ CREATE TABLE idempotency_requests (
 -- Serves the recovery scan; finished keys are not in it.
 CREATE INDEX idempotency_requests_due ON idempotency_requests (next_attempt_at)
     WHERE status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY');
+
+
+CREATE INDEX idempotency_requests_cleanup ON idempotency_requests (cleanup_at);
 
 -- +goose Down
 DROP TABLE idempotency_requests;

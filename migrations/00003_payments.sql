@@ -1,4 +1,4 @@
--- What a payment is, and every move it made.
+-- What a payment is, and every move it made. A refund is a payment in the other direction, with a parent.
 
 -- +goose Up
 CREATE TABLE payments (
@@ -8,16 +8,21 @@ CREATE TABLE payments (
     operation_name     text   NOT NULL,
     idempotency_key    text   NOT NULL,
 
+    kind               text   NOT NULL,
+    parent_id          text,            -- of a refund: the payment that is given back
     account_id         text   NOT NULL,
     merchant_reference text   NOT NULL,
     amount_minor       bigint NOT NULL,
     currency           text   NOT NULL,
     channel            text   NOT NULL,
+    description        text,
+    -- Reserved by refunds that are pending or settled. A refund that is refused gives its part back.
+    refunded_minor     bigint NOT NULL DEFAULT 0,
 
     state              text   NOT NULL,
-    -- True until the payment is declined or canceled: its business key is free again then. A column of its own, because
+    -- True until a payment is declined or canceled: its business key is free again then. Never true of a refund. A column of its own, because
     -- an index predicate over state would make every move rewrite the index.
-    holds_reference    boolean NOT NULL DEFAULT true,
+    holds_reference    boolean NOT NULL,
     version            int    NOT NULL DEFAULT 1,  -- moves so far; the number of the last row in payment_moves
     events             int    NOT NULL DEFAULT 1,  -- events so far; the sequence of the last one
 
@@ -42,7 +47,11 @@ CREATE TABLE payments (
 
     CONSTRAINT confirmed_has_charge CHECK ((state IN ('PROVIDER_CONFIRMED', 'COMPLETED')) = (provider_charge_id IS NOT NULL)),
     CONSTRAINT declined_has_code CHECK ((state = 'DECLINED') = (decline_code IS NOT NULL)),
-    CONSTRAINT refused_frees_its_reference CHECK ((state IN ('DECLINED', 'CANCELED')) = (NOT holds_reference)),
+    CONSTRAINT kind_is_known CHECK (kind IN ('PAYMENT', 'REFUND')),
+    CONSTRAINT refund_has_parent CHECK ((kind = 'REFUND') = (parent_id IS NOT NULL)),
+    CONSTRAINT refunds_stay_within_payment CHECK (refunded_minor BETWEEN 0 AND amount_minor),
+    CONSTRAINT only_settled_is_refunded CHECK (refunded_minor = 0 OR (kind = 'PAYMENT' AND state = 'COMPLETED')),
+    CONSTRAINT reference_is_held_by_live_payments CHECK (holds_reference = (kind = 'PAYMENT' AND state NOT IN ('DECLINED', 'CANCELED'))),
     -- A payment that may have reached the provider says since when; one that provably has not, does not.
     CONSTRAINT sent_has_times CHECK ((state IN ('LOCAL_PAYMENT_CREATED', 'CANCELED')) = (first_sent_at IS NULL)),
     CONSTRAINT sent_times_go_together CHECK ((first_sent_at IS NULL) = (last_sent_at IS NULL))
@@ -50,6 +59,8 @@ CREATE TABLE payments (
 
 -- The business key: what still holds when a client retries with a new idempotency key.
 CREATE UNIQUE INDEX payments_business_key ON payments (tenant_id, account_id, merchant_reference) WHERE holds_reference;
+
+CREATE INDEX payments_of_parent ON payments (tenant_id, parent_id, payment_id) WHERE parent_id IS NOT NULL;
 
 CREATE TABLE payment_moves (
     tenant_id   text        NOT NULL,

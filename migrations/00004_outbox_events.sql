@@ -16,5 +16,7 @@ CREATE TABLE outbox_events (
 );
 CREATE INDEX outbox_events_unpublished ON outbox_events (position) WHERE published_at IS NULL;
 
+CREATE INDEX outbox_events_published ON outbox_events (published_at) WHERE published_at IS NOT NULL;
+
 -- +goose Down
 DROP TABLE outbox_events;

@@ -7,12 +7,14 @@ import (
 	"strings"
 
 	"github.com/paymentsd/paymentsd/internal/money"
+	"github.com/paymentsd/paymentsd/internal/payments"
 )
 
 // fields reads the members of a body and collects what is wrong with them: one problem a field, the first one found.
 type fields struct {
-	body  members
-	wrong []FieldProblem
+	body    members
+	wrong   []FieldProblem
+	unknown bool // what is wrong leaves open what the body means
 }
 
 // fieldProblemsMax bounds an answer to a body that is wrong everywhere.
@@ -42,7 +44,7 @@ func (f *fields) only(names ...string) {
 	}
 	slices.Sort(unknown)
 	for _, name := range unknown {
-		f.add(name, "UNKNOWN_MEMBER", "this member is not known here")
+		f.misread(name, "UNKNOWN_MEMBER", "this member is not known here")
 	}
 }
 
@@ -50,22 +52,75 @@ func (f *fields) required(name string) string {
 	value, there, code := f.body.text(name)
 	switch {
 	case code != "":
-		f.add(name, code, "must be a string")
+		f.misread(name, code, "must be a string")
 	case !there:
-		f.add(name, "REQUIRED", "is required")
+		f.misread(name, "REQUIRED", "is required")
+	case value == "":
+		f.misread(name, "INVALID", "must not be empty")
 	}
 	return value
 }
 
 func (f *fields) optional(name, otherwise string) string {
 	value, there, code := f.body.text(name)
-	if code != "" {
-		f.add(name, code, "must be a string")
-	}
-	if !there {
+	switch {
+	case code != "":
+		f.misread(name, code, "must be a string")
+	case !there:
 		return otherwise
+	case value == "":
+		f.misread(name, "INVALID", "must not be empty; leave it out instead")
 	}
 	return value
+}
+
+// amount reads an amount in canonical form.
+func (f *fields) amount(name string) string {
+	value := f.required(name)
+	canonical, err := money.Canonical(value)
+	if err != nil {
+		f.misread(name, "AMOUNT_MALFORMED", err.Error())
+	}
+	return canonical
+}
+
+// currency reads a currency code in upper case, whether or not there is such a currency.
+func (f *fields) currency(name string) string {
+	value := f.optional(name, "")
+	if value != "" && !currencyForm.MatchString(value) {
+		f.misread(name, "CURRENCY_MALFORMED", money.ErrCurrencySyntax.Error())
+	}
+	return strings.ToUpper(value)
+}
+
+var currencyForm = regexp.MustCompile(`^[A-Za-z]{3}$`)
+
+// checkMoney applies the rules of today to an amount and a currency that could be read. Without a currency they are
+// applied when it is known which one is meant.
+func (f *fields) checkMoney(amount, code string) {
+	if code == "" {
+		return
+	}
+	currency, err := money.ParseCurrency(code)
+	if err != nil {
+		f.report("currency", err)
+		return
+	}
+	_, err = money.Parse(amount, currency)
+	f.report("amount", err)
+}
+
+func (f *fields) misread(name, code, message string) {
+	f.unknown = true
+	f.add(name, code, message)
+}
+
+// unreadable is the error of a body of which it is not known what it means, nil otherwise.
+func (f *fields) unreadable() error {
+	if !f.unknown {
+		return nil
+	}
+	return f.err()
 }
 
 func (f *fields) check(name string, ok bool, code, message string) {
@@ -74,8 +129,8 @@ func (f *fields) check(name string, ok bool, code, message string) {
 	}
 }
 
-// moneyCodes gives every error of package money its code.
-var moneyCodes = []struct {
+// ruleCodes gives every error about one member its code.
+var ruleCodes = []struct {
 	err  error
 	code string
 }{
@@ -85,12 +140,14 @@ var moneyCodes = []struct {
 	{money.ErrAmountTooLarge, "AMOUNT_TOO_LARGE"},
 	{money.ErrCurrencySyntax, "CURRENCY_MALFORMED"},
 	{money.ErrCurrencyUnknown, "CURRENCY_NOT_ACTIVE"},
+	{payments.ErrOtherCurrency, "CURRENCY_NOT_THE_PAYMENTS"},
+	{payments.ErrNoDefaultCurrency, "REQUIRED"},
 }
 
 func (f *fields) report(name string, err error) {
-	for _, m := range moneyCodes {
+	for _, m := range ruleCodes {
 		if errors.Is(err, m.err) {
-			f.add(name, m.code, err.Error())
+			f.add(name, m.code, m.err.Error())
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/paymentsd/paymentsd/internal/idempotency"
-	"github.com/paymentsd/paymentsd/internal/money"
 	"github.com/paymentsd/paymentsd/internal/payments"
 )
 
@@ -74,18 +73,18 @@ func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments
 	_, _ = w.Write(body)
 }
 
-func createCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.CreateCommand, error) {
+func createCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.Command, error) {
 	named, effective, err := versionNamed(r.Header)
 	if err != nil {
-		return payments.CreateCommand{}, err
+		return payments.Command{}, err
 	}
 	body, err := readObject(w, r)
 	if err != nil {
-		return payments.CreateCommand{}, err
+		return payments.Command{}, err
 	}
 	command, err := parseCreate(body)
 	command.Scope = idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: payments.OperationCreate, Key: key}
-	command.APIVersionNamed, command.SchemaVersion = named, effective
+	command.Said.APIVersion, command.SchemaVersion = named, effective
 	return command, err
 }
 
@@ -99,36 +98,36 @@ var (
 	channelForm   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 )
 
-// parseCreate turns a body into a command, or into a validationError with everything that is wrong with it.
+// parseCreate turns a body into a command.
 //
 // Equal commands become equal here: an absent channel, null and "web" are the same, and so are "10", "10.0" and "10.00" EUR,
 // and "eur" and "EUR". Identifiers are taken as they are: nothing is trimmed, folded or normalised in a reference.
-func parseCreate(body members) (payments.CreateCommand, error) {
+//
+// It returns a validationError when the body does not say enough to know what is meant. What it says, but a rule refuses,
+// becomes the command's refusal: such a rule may have been laxer when the key was first used.
+func parseCreate(body members) (payments.Command, error) {
 	f := fields{body: body}
-	f.only("accountId", "amount", "currency", "merchantReference", "channel")
-	command := payments.CreateCommand{
+	f.only("accountId", "amount", "currency", "merchantReference", "channel", "description")
+	said := payments.Said{
 		AccountID:         f.required("accountId"),
+		Amount:            f.amount("amount"),
+		Currency:          f.currency("currency"),
 		MerchantReference: f.required("merchantReference"),
 		Channel:           f.optional("channel", defaultChannel),
+		Description:       f.optional("description", ""),
 	}
-	amount, currencyCode := f.required("amount"), f.required("currency")
-
-	f.check("accountId", accountIDForm.MatchString(command.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
-	f.check("merchantReference", isReference(command.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
-	f.check("channel", channelForm.MatchString(command.Channel), "INVALID", "a lower-case word of at most 32 characters")
-
-	currency, err := money.ParseCurrency(currencyCode)
-	f.report("currency", err)
-	if err != nil { // the amount's syntax does not depend on the currency; its places do
-		f.report("amount", money.CheckSyntax(amount))
-		return command, f.err()
+	if err := f.unreadable(); err != nil {
+		return payments.Command{}, err
 	}
-	command.Amount, err = money.Parse(amount, currency)
-	f.report("amount", err)
-	return command, f.err()
+	f.check("accountId", accountIDForm.MatchString(said.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
+	f.check("merchantReference", isText(said.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
+	f.check("channel", channelForm.MatchString(said.Channel), "INVALID", "a lower-case word of at most 32 characters")
+	f.check("description", said.Description == "" || isText(said.Description), "INVALID", "1 to 255 characters, none of them a control character")
+	f.checkMoney(said.Amount, said.Currency)
+	return payments.Command{Said: said, Refusal: f.err()}, nil
 }
 
-func isReference(s string) bool {
+func isText(s string) bool {
 	n := utf8.RuneCountInString(s)
 	if n < 1 || n > referenceCharsMax {
 		return false

@@ -93,9 +93,12 @@ var rules = []rule{
 	{is(errIDInvalid), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
 	{is(payments.ErrNotFound), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
 	{is(payments.ErrKeyReused), 409, "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "This idempotency key was used for a different request.", false, false, false, keyKept},
-	{is(payments.ErrKeyExpired), 409, "IDEMPOTENCY_KEY_EXPIRED", "This idempotency key has expired; its answer is no longer kept.", false, false, false, keyKept},
+	{as[*payments.KeyExpiredError], 409, "IDEMPOTENCY_KEY_EXPIRED", "This idempotency key has expired; its answer is no longer kept.", false, false, false, keyKept},
 	{as[*payments.InProgressError], 409, "IDEMPOTENCY_REQUEST_IN_PROGRESS", "The first request with this idempotency key is still running.", true, false, true, keyKept},
 	{as[*payments.DuplicateReferenceError], 409, "DUPLICATE_MERCHANT_REFERENCE", "The account has a payment with this merchantReference under another idempotency key.", false, false, false, keyUntouched},
+	{as[*payments.FieldError], 422, "VALIDATION_FAILED", "A field breaks a rule.", false, true, false, keyUntouched},
+	{is(payments.ErrNotRefundable), 409, "PAYMENT_NOT_REFUNDABLE", "Only a settled payment can be refunded.", true, true, false, keyUntouched},
+	{is(payments.ErrRefundTooLarge), 422, "REFUND_EXCEEDS_PAYMENT", "Together with the refunds that are pending or settled, this is more than was paid.", false, true, false, keyUntouched},
 	{is(payments.ErrAccountNotFound), 422, "ACCOUNT_NOT_FOUND", "There is no such account.", false, true, false, keyUntouched},
 	{is(payments.ErrAccountBlocked), 422, "ACCOUNT_BLOCKED", "The account takes no new payments.", false, true, false, keyUntouched},
 	{as[*payments.ProviderUnavailableError], 503, "PROVIDER_UNAVAILABLE", "The provider could not be reached; nothing was charged.", true, false, true, keyReopened},
@@ -120,6 +123,14 @@ func problemOf(err error) (Problem, rule) {
 		}
 		if e, ok := errors.AsType[*payments.DuplicateReferenceError](err); ok {
 			p.PaymentID = e.PaymentID
+		}
+		if e, ok := errors.AsType[*payments.KeyExpiredError](err); ok {
+			p.PaymentID = e.PaymentID
+		}
+		if e, ok := errors.AsType[*payments.FieldError](err); ok {
+			f := fields{}
+			f.report(e.Field, e.Err)
+			p.Errors = f.wrong
 		}
 		if e, ok := errors.AsType[*payments.ProviderUnavailableError](err); ok {
 			p.PaymentID, p.OperationState = e.PaymentID, string(payments.Pending)

@@ -3,6 +3,7 @@
 package events
 
 import (
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -20,7 +21,18 @@ const (
 	PaymentDeclined         Type = "PaymentDeclined"
 	PaymentCanceled         Type = "PaymentCanceled"
 	PaymentRecoveryRequired Type = "PaymentRecoveryRequired"
+
+	RefundCreated          Type = "RefundCreated"
+	RefundSettled          Type = "RefundSettled"
+	RefundDeclined         Type = "RefundDeclined"
+	RefundCanceled         Type = "RefundCanceled"
+	RefundRecoveryRequired Type = "RefundRecoveryRequired"
+
+	AccountChanged Type = "AccountChanged"
 )
+
+// OfRefund is the refund's word for what happened to a payment: RefundSettled for PaymentSettled.
+func (t Type) OfRefund() Type { return "Refund" + Type(strings.TrimPrefix(string(t), "Payment")) }
 
 // Payment is the payload of every payment event. Sequence counts the events of one payment from 1 without gaps, so a
 // consumer sees when it missed one.
@@ -28,6 +40,7 @@ type Payment struct {
 	EventID           string    `json:"eventId"`
 	Type              Type      `json:"type"`
 	PaymentID         string    `json:"paymentId"`
+	ParentPaymentID   string    `json:"parentPaymentId,omitzero"` // of a refund: the payment that is given back
 	AccountID         string    `json:"accountId"`
 	Amount            string    `json:"amount"` // decimal, with the currency's number of places
 	Currency          string    `json:"currency"`
@@ -41,6 +54,9 @@ func NewID() string { return newID("evt_") }
 
 // NewPaymentID makes a payment id, "pay_" and 32 hex digits that grow with time.
 func NewPaymentID() string { return newID("pay_") }
+
+// NewRefundID makes a refund id, "ref_" and 32 hex digits that grow with time.
+func NewRefundID() string { return newID("ref_") }
 
 func newID(prefix string) string {
 	id := uuid.Must(uuid.NewV7()) // fails only when the system has no randomness: nothing can go on then

@@ -28,26 +28,26 @@ type Lease struct {
 	Attempts      int    // acquisitions after the first
 }
 
-// Leases takes over keys that nobody holds.
-type Leases struct {
+// Keys is the table of keys, for everything but the two statements that claim and finish one together with its payment.
+type Keys struct {
 	db       idempotencysql.DBTX
 	sql      *idempotencysql.Queries
 	leaseFor time.Duration
 }
 
-// NewLeases makes leases that last leaseFor, on a pool of connections to the primary.
-func NewLeases(db idempotencysql.DBTX, leaseFor time.Duration) *Leases {
-	return &Leases{db, idempotencysql.New(), leaseFor}
+// NewKeys works on a pool of connections to the primary, with leases that last leaseFor.
+func NewKeys(db idempotencysql.DBTX, leaseFor time.Duration) *Keys {
+	return &Keys{db, idempotencysql.New(), leaseFor}
 }
 
-// For is how long a lease lasts.
-func (l *Leases) For() time.Duration { return l.leaseFor }
+// LeaseFor is how long a lease lasts.
+func (k *Keys) LeaseFor() time.Duration { return k.leaseFor }
 
 // TakeOver acquires the key that was read as free. Of all who read the same record one succeeds; the others get false, and
 // what they read is no longer true.
-func (l *Leases) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
-	row, err := l.sql.TakeOverKey(ctx, l.db, idempotencysql.TakeOverKeyParams{
-		LeaseFor: l.leaseFor, TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
+func (k *Keys) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
+	row, err := k.sql.TakeOverKey(ctx, k.db, idempotencysql.TakeOverKeyParams{
+		LeaseFor: k.leaseFor, TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
 		SeenEpoch: seen.Epoch,
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -61,16 +61,20 @@ func (l *Leases) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) 
 
 // AcquireDue acquires one unresolved key that nobody holds and whose time to be looked at has come. It returns false when
 // there is none. Several workers may ask at once; they get different keys.
-func (l *Leases) AcquireDue(ctx context.Context) (Lease, bool, error) {
-	row, err := l.sql.AcquireDueKey(ctx, l.db, l.leaseFor)
+func (k *Keys) AcquireDue(ctx context.Context) (Lease, bool, error) {
+	row, err := k.sql.AcquireDueKey(ctx, k.db, k.leaseFor)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Lease{}, false, nil
 	}
 	if err != nil {
 		return Lease{}, false, fmt.Errorf("acquire due key: %w", err)
 	}
+	return leaseOf(row), true, nil
+}
+
+func leaseOf(row idempotencysql.AcquireDueKeyRow) Lease {
 	scope := Scope{row.TenantID, row.OperationName, Key(row.IdempotencyKey)}
-	return Lease{scope, row.LeaseEpoch, row.ResourceID, row.ResponseSchemaVersion, int(row.RecoveryAttempts)}, true, nil
+	return Lease{scope, row.LeaseEpoch, row.ResourceID, row.ResponseSchemaVersion, int(row.RecoveryAttempts)}
 }
 
 // Unresolved is what operators watch: keys whose outcome is not known, and how long the oldest has been waiting.
@@ -81,8 +85,8 @@ type Unresolved struct {
 }
 
 // Unresolved counts the keys that recovery has still to resolve.
-func (l *Leases) Unresolved(ctx context.Context) (Unresolved, error) {
-	row, err := l.sql.CountUnresolvedKeys(ctx, l.db)
+func (k *Keys) Unresolved(ctx context.Context) (Unresolved, error) {
+	row, err := k.sql.CountUnresolvedKeys(ctx, k.db)
 	if err != nil {
 		return Unresolved{}, fmt.Errorf("count unresolved keys: %w", err)
 	}

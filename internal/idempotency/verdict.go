@@ -63,14 +63,22 @@ type Record struct {
 	Status      Status
 	Held        bool          // somebody's lease is good
 	HeldFor     time.Duration // for how long still
-	Expired     bool          // the window has passed
-	ExpiresAt   time.Time
-	Answer      Answer // of a finished key
+	ExpiredFor  time.Duration // since the window passed; negative while it has not
+	Answer      Answer        // of a finished key
+
+	ResourceType string
+	CreatedAt    time.Time
+	ExpiresAt    time.Time
+}
+
+// Over reports whether the key's window has passed and nothing can happen under it any more. Unresolved keys never expire.
+func (r Record) Over() bool {
+	return r.Status == Expired || r.ExpiredFor >= 0 && !r.Status.Unresolved()
 }
 
 // Judge says what the record means for a command. The order of its questions is the contract: whether the key belongs to
 // this command comes before anything else about it is looked at or revealed, and a lease is asked about only for what is
-// unfinished. Unresolved keys never expire. It returns ErrUnknownRule when the fingerprints cannot be compared.
+// unfinished. It returns ErrUnknownRule when the fingerprints cannot be compared.
 func (r Record) Judge(c Command) (Verdict, error) {
 	same, err := r.Fingerprint.Means(c)
 	if err != nil {
@@ -79,7 +87,7 @@ func (r Record) Judge(c Command) (Verdict, error) {
 	if !same {
 		return Mismatch, nil
 	}
-	if r.Status == Expired || r.Expired && !r.Status.Unresolved() {
+	if r.Over() {
 		return Lapsed, nil
 	}
 	switch r.Status {

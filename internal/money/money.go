@@ -57,9 +57,15 @@ func (c Currency) String() string { return c.code }
 
 // Places is the number of decimal places of the currency's minor unit: 0 (JPY), 2 (EUR), 3 (KWD) or 4 (CLF).
 func (c Currency) Places() int32 {
-	digits, _ := currency.GetDigits(c.code)
+	digits, known := currency.GetDigits(c.code)
+	if !known {
+		return placesOfWithdrawn // it cannot be told from this build's table any more
+	}
 	return int32(digits)
 }
+
+// placesOfWithdrawn is the number of places nearly every currency has had.
+const placesOfWithdrawn = 2
 
 // isUnitOfAccount reports the one code of the library's list that is no money anybody can be charged in: XAD is the
 // accounting unit of a regional fund.
@@ -107,6 +113,19 @@ func FromMinor(minor int64, c Currency) (Amount, error) {
 	return Amount{minor, c}, nil
 }
 
+// Stored makes an amount of what this program stored before. A currency that has been withdrawn since is still the currency
+// of the payments that were made in it.
+func Stored(minor int64, code string) (Amount, error) {
+	c, err := ParseCurrency(code)
+	if errors.Is(err, ErrCurrencyUnknown) {
+		c, err = Currency{code}, nil
+	}
+	if err != nil {
+		return Amount{}, err
+	}
+	return FromMinor(minor, c)
+}
+
 // Minor is the amount in minor units: 1000 for 10.00 EUR, 500 for 500 JPY.
 func (a Amount) Minor() int64 { return a.minor }
 
@@ -118,10 +137,17 @@ func (a Amount) String() string {
 	return decimal.New(a.minor, -a.currency.Places()).StringFixed(a.currency.Places())
 }
 
-// Canonical is the shortest decimal form, the one that is fingerprinted: "10" for 10.00 EUR. It does not depend on the
-// currency's table of places, which may change.
-func (a Amount) Canonical() string {
-	return decimal.New(a.minor, -a.currency.Places()).String()
+// Canonical is the shortest decimal form of an amount as it was written, the one that is fingerprinted: "10" for "10.00". It
+// needs no currency, so it does not depend on a table of places that may change. It returns ErrAmountSyntax.
+func Canonical(s string) (string, error) {
+	if err := CheckSyntax(s); err != nil {
+		return "", err
+	}
+	d, err := decimal.NewFromString(s)
+	if err != nil {
+		return "", ErrAmountSyntax
+	}
+	return d.String(), nil
 }
 
 // GoString keeps amounts readable in test failures.

@@ -66,12 +66,12 @@ func TestF1_EqualRequestsAtOnceMakeOnePayment(t *testing.T) {
 	const rounds, requests = 20, 50
 	for range rounds {
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", "delay", 1, delayMS(20))
+		h.fault(c.Said.MerchantReference, "charge", "delay", 1, delayMS(20))
 		got := atOnce(requests, func(i int) string { return kind(services[i%2].Create(t.Context(), c)) })
 		require.Equal(t, 1, got["first"], got)
 		require.Equal(t, requests, got["first"]+got["busy"]+got["replay"], got)
-		require.Len(t, h.charges(c.MerchantReference), 1)
-		require.Equal(t, 1, h.posts(c.MerchantReference))
+		require.Len(t, h.charges(c.Said.MerchantReference), 1)
+		require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 	}
 	got := atOnce(requests, func(int) string { return kind(services[0].Create(t.Context(), h.command())) })
 	require.Equal(t, requests, got["first"], "different keys do not hinder each other: %v", got)
@@ -84,14 +84,14 @@ func TestF2_OneReferenceUnderManyKeysMakesOneCall(t *testing.T) {
 	s := h.service(nil, nil)
 	for range 10 {
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", "delay", 1, delayMS(50))
+		h.fault(c.Said.MerchantReference, "charge", "delay", 1, delayMS(50))
 		got := atOnce(30, func(i int) string {
 			mine := c
 			mine.Scope.Key = idempotency.Key(string(c.Scope.Key) + "-" + string(rune('a'+i)))
 			return kind(s.Create(t.Context(), mine))
 		})
 		require.Equal(t, map[string]int{"first": 1, "duplicate": 29}, got)
-		require.Equal(t, 1, h.posts(c.MerchantReference))
+		require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 		require.Equal(t, 1, h.count(`SELECT count(*) FROM idempotency_requests WHERE idempotency_key LIKE $1`, string(c.Scope.Key)+"-%"))
 	}
 	h.audit()
@@ -115,7 +115,7 @@ func TestF2_NoProviderIDYetIsNoPermissionToCall(t *testing.T) {
 	}})
 	require.Equal(t, "first", kind(s.Create(t.Context(), c)))
 	require.Equal(t, []string{"busy", "duplicate"}, got)
-	require.Equal(t, 1, h.posts(c.MerchantReference))
+	require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 	h.audit()
 }
 
@@ -154,8 +154,8 @@ func TestF4_SQLSTATEsAreNoAnswers(t *testing.T) {
 				require.Zero(t, h.count(`SELECT count(*) FROM idempotency_requests WHERE status = 'FAILED_REPLAYABLE'`))
 				h.leaseOver()
 				require.Contains(t, []string{"first", "replay"}, kind(h.service(nil, nil).Create(t.Context(), c)))
-				require.Len(t, h.charges(c.MerchantReference), 1)
-				require.Equal(t, 1, h.posts(c.MerchantReference))
+				require.Len(t, h.charges(c.Said.MerchantReference), 1)
+				require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 			})
 		}
 	}
@@ -169,11 +169,11 @@ func TestF5_TheLoserAnswersInsteadOfWaiting(t *testing.T) {
 	pool := pgtest.Open(t, h.pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = 1 })
 	c := h.command()
 	const hangs = 1500 * time.Millisecond
-	h.fault(c.MerchantReference, "charge", "delay", 1, delayMS(int(hangs.Milliseconds())))
+	h.fault(c.Said.MerchantReference, "charge", "delay", 1, delayMS(int(hangs.Milliseconds())))
 	s := h.service(pool, nil)
 	first := make(chan string, 1)
 	go func() { first <- kind(s.Create(context.Background(), c)) }()
-	require.Eventually(t, func() bool { return h.posts(c.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return h.posts(c.Said.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
 
 	began := time.Now()
 	require.Equal(t, map[string]int{"busy": 20}, atOnce(20, func(int) string { return kind(s.Create(t.Context(), c)) }))

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/paymentsd/paymentsd/internal/events"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
-	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
-	"github.com/paymentsd/paymentsd/internal/provider"
 )
 
 // Result is what a keyed call is answered with: the stored answer of a finished payment, or a payment that is pending.
@@ -16,6 +13,7 @@ type Result struct {
 	Answer       idempotency.Answer
 	Replayed     bool // the answer was stored before this call
 	Pending      bool // there is no answer yet; Payment says what there is
+	Waited       bool // the call waited for another one's answer, as it was asked to
 	Payment      Payment
 	RetryAfter   time.Duration // when asking again is worth it; of a pending payment
 	KeyExpiresAt time.Time
@@ -23,216 +21,191 @@ type Result struct {
 
 // judgementsMax bounds how often a call judges its key again because the record changed under it. Each round needs
 // somebody else to have made progress on this one key; more than a few in one call means a bug, not traffic.
-const judgementsMax = 5
+const judgementsMax = 8
 
-// Create is POST /payments: one key in one scope, at most one payment, at most one charge.
+// Create is every keyed call, POST /payments and POST /payments/{id}/refunds: one key in one scope, at most one payment, at
+// most one movement of money.
 //
 // It opens the payment in the one transaction and then acts on what the key turned out to mean. From the first statement on
 // it works on a context of its own: a client that hangs up must not turn a good charge into an unknown one.
 //
-// It returns ErrKeyReused, ErrKeyExpired, ErrAccountNotFound, ErrAccountBlocked, InProgressError, DuplicateReferenceError,
-// ProviderUnavailableError, idempotency.ErrUnknownRule, or ErrUnavailable when the database did not take the command.
-func (s *Service) Create(ctx context.Context, c CreateCommand) (Result, error) {
-	ctx, cancel := s.detach(ctx)
+// It returns ErrKeyReused, KeyExpiredError, InProgressError, DuplicateReferenceError, ProviderUnavailableError, the command's
+// own Refusal, FieldError, ErrNotFound, ErrNotRefundable, ErrRefundTooLarge, ErrAccountNotFound, ErrAccountBlocked,
+// idempotency.ErrUnknownRule, or ErrUnavailable when the database did not take the command.
+func (s *Service) Create(client context.Context, c Command) (Result, error) {
+	ctx, cancel := s.detach(client)
 	defer cancel()
 
-	opening, err := newOpening(c)
-	if err != nil {
-		return Result{}, err
+	resolved, refusal := s.resolve(ctx, c)
+	if isUnavailable(refusal) {
+		return Result{}, refusal
 	}
+	var o opening
+	if refusal == nil {
+		var err error
+		if o, err = s.newOpening(c, resolved); err != nil {
+			return Result{}, err
+		}
+	}
+	waited := false
 	for range judgementsMax {
-		found, err := s.open(ctx, opening)
+		f, err := s.find(ctx, c, o, refusal)
 		if err != nil {
 			return Result{}, err
 		}
-		count(ctx, found.verdict)
 		var result Result
-		switch found.verdict {
+		switch f.verdict {
 		case idempotency.First:
-			result, err = s.finish(ctx, found.record.Lease, opening.payment(found))
+			result, err = s.run(ctx, c, f.record.Lease, o.payment(f))
 		case idempotency.Replay:
-			return Result{Answer: found.record.Answer, Replayed: true, KeyExpiresAt: found.record.ExpiresAt}, nil
+			result = Result{Answer: f.record.Answer, Replayed: true}
 		case idempotency.Abandoned:
-			result, err = s.takeOver(ctx, found.record.Lease)
-		case idempotency.Recovering:
-			return s.pendingByID(ctx, c.Scope.TenantID, found.record.Lease.ResourceID, found.record.HeldFor)
-		case idempotency.InFlight:
-			return Result{KeyExpiresAt: found.record.ExpiresAt}, &InProgressError{found.record.Lease.ResourceID, found.record.HeldFor}
+			result, err = s.takeOver(ctx, c, f.record.Lease)
+		case idempotency.InFlight, idempotency.Recovering:
+			if c.Wait > 0 && !waited {
+				waited = true
+				s.await(client, c.Scope, c.Wait)
+				continue
+			}
+			result, err = s.busy(ctx, f)
 		case idempotency.Mismatch:
+			if s.mayReuse(f.record) {
+				err = s.reuse(ctx, f.record)
+				break
+			}
 			s.log.WarnContext(ctx, "key reused for a different command", "tenant", c.Scope.TenantID, "operation", c.Scope.Operation)
 			return Result{}, ErrKeyReused
 		case idempotency.Lapsed:
-			return Result{KeyExpiresAt: found.record.ExpiresAt}, ErrKeyExpired
+			err = s.lapsed(ctx, f.record)
 		default:
-			return Result{}, fmt.Errorf("create payment: verdict %v has no rule", found.verdict)
+			return Result{}, fmt.Errorf("create payment: verdict %v has no rule", f.verdict)
 		}
-		if err != errLeaseLost {
+		if err != errJudgeAgain {
+			result.Waited = waited
+			if result.KeyExpiresAt.IsZero() {
+				result.KeyExpiresAt = f.record.ExpiresAt
+			}
 			return result, err
 		}
-		// Somebody else owns the key now, or finished it: judge again what there is.
 	}
 	return Result{}, fmt.Errorf("create payment: %w: the key kept changing", ErrUnavailable)
+}
+
+// find judges the key: by the one transaction, or, when a rule refuses, by a look that claims nothing.
+func (s *Service) find(ctx context.Context, c Command, o opening, refusal error) (f found, err error) {
+	if refusal != nil {
+		f, err = s.look(ctx, c, refusal)
+	} else {
+		f, err = s.open(ctx, o)
+	}
+	if err == nil {
+		count(ctx, f.verdict)
+	}
+	return f, err
+}
+
+// run drives a payment to where it will go, or, for a client that does not want to wait, has it driven.
+func (s *Service) run(ctx context.Context, c Command, lease idempotency.Lease, p Payment) (Result, error) {
+	if !c.Async {
+		return s.finish(ctx, lease, p)
+	}
+	s.background.Go(func() {
+		ctx, cancel := s.detach(ctx)
+		defer cancel()
+		defer func() {
+			if r := recover(); r != nil { // there is no request any more that could answer for it
+				s.log.ErrorContext(ctx, "payment is left to recovery", "payment", p.ID, "panic", r)
+			}
+		}()
+		if _, err := s.finish(ctx, lease, p); err != nil {
+			s.log.InfoContext(ctx, "payment was not finished in the background", "payment", p.ID, "error", err)
+		}
+	})
+	return Result{Pending: true, Payment: p, RetryAfter: time.Second, KeyExpiresAt: p.KeyExpiresAt}, nil
 }
 
 // finish drives a payment under a lease. When the database stops taking moves the payment is durable all the same and
 // recovery goes on from where it is, so the caller is told that it is pending, never that it failed.
 func (s *Service) finish(ctx context.Context, lease idempotency.Lease, p Payment) (Result, error) {
+	defer s.waiting.wake(lease.Scope)
 	moved, result, err := s.drive(ctx, lease, p)
 	if isUnavailable(err) {
 		s.log.ErrorContext(ctx, "payment is left to recovery", "payment", p.ID, "state", moved.State, "error", err)
-		return Result{Pending: true, Payment: moved, RetryAfter: s.leases.For(), KeyExpiresAt: p.KeyExpiresAt}, nil
+		return Result{Pending: true, Payment: moved, RetryAfter: s.keys.LeaseFor(), KeyExpiresAt: p.KeyExpiresAt}, nil
+	}
+	if err == errLeaseLost {
+		return result, errJudgeAgain // somebody else owns the key now, or has finished it
 	}
 	return result, err
 }
 
-// takeOver acquires an abandoned key and finishes its payment. It returns errLeaseLost when somebody else was quicker.
-func (s *Service) takeOver(ctx context.Context, seen idempotency.Lease) (Result, error) {
-	lease, ok, err := s.leases.TakeOver(ctx, seen)
+// takeOver acquires an abandoned key and finishes its payment.
+func (s *Service) takeOver(ctx context.Context, c Command, seen idempotency.Lease) (Result, error) {
+	lease, ok, err := s.keys.TakeOver(ctx, seen)
 	if err != nil {
 		return Result{}, unavailable("take over", err)
 	}
 	if !ok {
-		return Result{}, errLeaseLost
+		return Result{}, errJudgeAgain // somebody else was quicker
 	}
 	p, err := s.Get(ctx, lease.TenantID, lease.ResourceID)
 	if err != nil {
 		return Result{}, err
 	}
 	s.log.InfoContext(ctx, "key taken over by a retry", "payment", p.ID, "state", p.State, "epoch", lease.Epoch)
-	return s.finish(ctx, lease, p)
+	return s.run(ctx, c, lease, p)
 }
 
-func (s *Service) pendingByID(ctx context.Context, tenantID, paymentID string, retryAfter time.Duration) (Result, error) {
-	p, err := s.Get(ctx, tenantID, paymentID)
-	if err != nil {
-		return Result{}, err
+// busy tells a retry that somebody else is at work: on the first request, or on finding out what became of it.
+func (s *Service) busy(ctx context.Context, f found) (Result, error) {
+	if f.verdict == idempotency.InFlight {
+		return Result{}, &InProgressError{f.record.Lease.ResourceID, f.record.HeldFor}
 	}
-	return Result{Pending: true, Payment: p, RetryAfter: retryAfter, KeyExpiresAt: p.KeyExpiresAt}, nil
+	p, err := s.Get(ctx, f.record.Lease.TenantID, f.record.Lease.ResourceID)
+	return Result{Pending: true, Payment: p, RetryAfter: f.record.HeldFor}, err
+}
+
+// lapsed answers a retry that came after its key's window. What was never sent in the window is canceled first: it must not
+// be sent by anybody any more.
+func (s *Service) lapsed(ctx context.Context, r idempotency.Record) error {
+	switch {
+	case r.Status == idempotency.FailedRetryable:
+		lease, ok, err := s.keys.TakeOver(ctx, r.Lease)
+		if err != nil {
+			return unavailable("cancel expired", err)
+		}
+		if ok {
+			err = s.cancel(ctx, lease)
+		}
+		if err != nil && err != errLeaseLost {
+			return err
+		}
+		return errJudgeAgain
+	case s.mayReuse(r):
+		return s.reuse(ctx, r)
+	default:
+		return &KeyExpiredError{r.Lease.ResourceID}
+	}
+}
+
+// mayReuse reports whether a key is free again: its window has passed, and either that is enough by configuration, or its
+// tombstone's time is over too, whether or not cleanup has come by.
+func (s *Service) mayReuse(r idempotency.Record) bool {
+	return r.Over() && r.Status != idempotency.FailedRetryable && (s.cfg.ReuseExpired || r.ExpiredFor >= s.cfg.TombstoneFor)
+}
+
+func (s *Service) reuse(ctx context.Context, r idempotency.Record) error {
+	if err := s.keys.Forget(ctx, r.Lease); err != nil {
+		return unavailable("reuse expired key", err)
+	}
+	return errJudgeAgain
 }
 
 // detach gives work that must not die with its client a deadline of its own: twice the lease, which is longer than any
 // walk through the states takes, and after which somebody else owns the key anyway.
 func (s *Service) detach(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 2*s.leases.For())
+	return context.WithTimeout(context.WithoutCancel(ctx), 2*s.keys.LeaseFor())
 }
 
-// opening is a payment as it is about to be opened, with everything that makes it the same payment however often the
-// opening has to be tried.
-type opening struct {
-	command     CreateCommand
-	paymentID   string
-	fingerprint idempotency.Fingerprint
-	request     []byte // to the provider
-	eventID     string
-	payload     []byte
-}
-
-func newOpening(c CreateCommand) (opening, error) {
-	fingerprint, err := c.Fingerprint(ruleV1)
-	if err != nil {
-		return opening{}, err
-	}
-	o := opening{command: c, paymentID: events.NewPaymentID(), fingerprint: fingerprint, eventID: events.NewID()}
-	o.request = provider.Movement{PaymentID: o.paymentID, Account: c.AccountID, Reference: c.MerchantReference, Amount: c.Amount}.Encode()
-	o.payload, err = events.Payment{
-		EventID: o.eventID, Type: events.PaymentCreated, PaymentID: o.paymentID, AccountID: c.AccountID,
-		MerchantReference: c.MerchantReference, OccurredAt: time.Now().UTC(), Sequence: 1,
-	}.Describe(c.Amount).Encode()
-	return o, err
-}
-
-// payment is the payment that the opening made.
-func (o opening) payment(f found) Payment {
-	c := o.command
-	return Payment{
-		TenantID: c.Scope.TenantID, ID: o.paymentID, AccountID: c.AccountID, MerchantReference: c.MerchantReference,
-		Channel: c.Channel, Amount: c.Amount, State: LocalPaymentCreated, Version: 1, Events: 1, Request: o.request,
-		CreatedAt: f.openedAt, UpdatedAt: f.openedAt, KeyExpiresAt: f.record.ExpiresAt,
-	}
-}
-
-// found is what the one transaction found out about the key of one request.
-type found struct {
-	verdict  idempotency.Verdict
-	record   idempotency.Record
-	openedAt time.Time
-}
-
-// open runs the one transaction for one request and judges its key. Tried again after a lost answer it finds its own
-// claim, by the payment id that nobody else can have, and goes on as its owner.
-func (s *Service) open(ctx context.Context, o opening) (found, error) {
-	var f found
-	err := s.retry(ctx, "open payment", func() error {
-		rows, err := s.sql.OpenPayments(ctx, s.db, s.openParams([]opening{o}))
-		if err != nil {
-			return err
-		}
-		f, err = judge(o, rows[0])
-		return err
-	})
-	return f, err
-}
-
-// judge reads one row of the one transaction. What the key already means comes before what the rules say, so that a
-// stricter rule never hides a stored answer.
-func judge(o opening, row paymentssql.OpenPaymentsRow) (found, error) {
-	scope := o.command.Scope
-	if row.IsClaimed {
-		lease := idempotency.Lease{Scope: scope, Epoch: 1, ResourceID: o.paymentID, SchemaVersion: o.command.SchemaVersion}
-		return found{idempotency.First, idempotency.Record{Lease: lease, ExpiresAt: row.ExpiresAt}, row.OpenedAt}, nil
-	}
-	if row.Status == nil {
-		switch {
-		case row.AccountStatus == nil:
-			return found{}, ErrAccountNotFound
-		case *row.AccountStatus != "OPEN":
-			return found{}, ErrAccountBlocked
-		case row.HolderID != nil:
-			return found{}, &DuplicateReferenceError{*row.HolderID}
-		default:
-			return found{}, errRaced
-		}
-	}
-	record := idempotency.Record{
-		Lease: idempotency.Lease{
-			Scope: scope, Epoch: deref(row.LeaseEpoch), ResourceID: deref(row.ResourceID),
-			SchemaVersion: deref(row.ResponseSchemaVersion), Attempts: int(deref(row.RecoveryAttempts)),
-		},
-		Fingerprint: idempotency.Fingerprint(deref(row.RequestHash)),
-		Status:      idempotency.Status(*row.Status),
-		Held:        row.IsHeld, HeldFor: seconds(row.HeldForSeconds), Expired: row.IsExpired, ExpiresAt: row.ExpiresAt,
-	}
-	if record.Lease.ResourceID == o.paymentID && record.Lease.Epoch == 1 && record.Status == idempotency.InProgress {
-		return found{idempotency.First, record, row.OpenedAt}, nil
-	}
-	verdict, err := record.Judge(o.command)
-	if err == nil && verdict == idempotency.Replay {
-		record.Answer, err = idempotency.StoredAnswer(int(deref(row.ResponseStatus)), deref(row.ResponseContentType),
-			row.ResponseHeaders, row.ResponseBody)
-	}
-	return found{verdict: verdict, record: record}, err
-}
-
-func (s *Service) openParams(set []opening) paymentssql.OpenPaymentsParams {
-	p := paymentssql.OpenPaymentsParams{LeaseFor: s.leases.For(), KeyWindow: s.cfg.KeyWindow}
-	for i, o := range set {
-		c := o.command
-		p.Ordinals = append(p.Ordinals, int32(i))
-		p.TenantIds = append(p.TenantIds, c.Scope.TenantID)
-		p.OperationNames = append(p.OperationNames, c.Scope.Operation)
-		p.IdempotencyKeys = append(p.IdempotencyKeys, string(c.Scope.Key))
-		p.RequestHashes = append(p.RequestHashes, string(o.fingerprint))
-		p.SchemaVersions = append(p.SchemaVersions, c.SchemaVersion)
-		p.PaymentIds = append(p.PaymentIds, o.paymentID)
-		p.AccountIds = append(p.AccountIds, c.AccountID)
-		p.MerchantReferences = append(p.MerchantReferences, c.MerchantReference)
-		p.AmountsMinor = append(p.AmountsMinor, c.Amount.Minor())
-		p.Currencies = append(p.Currencies, c.Amount.Currency().String())
-		p.Channels = append(p.Channels, c.Channel)
-		p.ProviderRequests = append(p.ProviderRequests, o.request)
-		p.EventIds = append(p.EventIds, o.eventID)
-		p.EventTypes = append(p.EventTypes, string(events.PaymentCreated))
-		p.EventPayloads = append(p.EventPayloads, string(o.payload))
-	}
-	return p
-}
+// Drain waits for what runs in the background.
+func (s *Service) Drain() { s.background.Wait() }

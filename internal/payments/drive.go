@@ -25,6 +25,10 @@ func (s *Service) drive(ctx context.Context, lease idempotency.Lease, p Payment)
 	for range maxSteps {
 		switch p.State {
 		case LocalPaymentCreated:
+			if p.waitedTooLong() {
+				p, err = s.move(ctx, lease, p, step{to: []State{Canceled}, sends: p.Sends, reason: "key_expired"})
+				break
+			}
 			p, err = s.sendFirst(ctx, lease, p)
 			if err == nil && p.State == LocalPaymentCreated {
 				return p, Result{KeyExpiresAt: p.KeyExpiresAt}, &ProviderUnavailableError{p.ID}
@@ -46,6 +50,12 @@ func (s *Service) drive(ctx context.Context, lease idempotency.Lease, p Payment)
 		}
 	}
 	return p, Result{}, fmt.Errorf("drive payment: no end after %d steps", maxSteps)
+}
+
+// waitedTooLong reports whether a payment that was provably not sent, and was left for its client to retry, has outlived its
+// key: nobody will ask for it any more, so nobody may send it any more.
+func (p Payment) waitedTooLong() bool {
+	return p.KeyExpired && p.State == LocalPaymentCreated && p.Version > 1
 }
 
 // sendFirst sends what has never been sent. The intent is durable before the call: whoever finds the payment afterwards
@@ -83,7 +93,7 @@ func (s *Service) findOut(ctx context.Context, lease idempotency.Lease, p Paymen
 // send records an attempt and makes it: one POST for one committed row, never more. The call may not begin or go on once
 // the lease that the record renewed is over: an owner that was stalled in between must not send when it wakes.
 func (s *Service) send(ctx context.Context, lease idempotency.Lease, p Payment, record step) (Payment, provider.Result, error) {
-	leaseEnds := time.Now().Add(s.leases.For())
+	leaseEnds := time.Now().Add(s.keys.LeaseFor())
 	p, err := s.move(ctx, lease, p, record)
 	if err != nil {
 		return p, provider.Result{}, err

@@ -12,8 +12,7 @@ import (
 
 // opened is a payment in LOCAL_PAYMENT_CREATED, with the lease of the request that opened it.
 func (h *house) opened(s *Service) (idempotency.Lease, Payment) {
-	o, err := newOpening(h.command())
-	require.NoError(h.t, err)
+	o := h.openingOf(s, h.command())
 	f, err := s.open(h.t.Context(), o)
 	require.NoError(h.t, err)
 	require.Equal(h.t, idempotency.First, f.verdict)
@@ -124,7 +123,7 @@ func TestStalledOwnerCannotWriteAfterTakeover(t *testing.T) {
 	require.True(t, result.Replayed, "the answer is the one that the new owner stored")
 	require.Equal(t, 201, result.Answer.Status)
 	require.Equal(t, finished, h.everything(), "the stalled owner wrote something")
-	require.Len(t, h.charges(c.MerchantReference), 1)
+	require.Len(t, h.charges(c.Said.MerchantReference), 1)
 	h.audit()
 }
 
@@ -132,7 +131,7 @@ func TestStalledOwnerCannotWriteAfterTakeover(t *testing.T) {
 func TestStalledOwnerOfUnknownPaymentAnswersPending(t *testing.T) {
 	h := setup(t)
 	c := h.command()
-	h.fault(c.MerchantReference, "lookup", "lookup_error", 1)
+	h.fault(c.Said.MerchantReference, "lookup", "lookup_error", 1)
 	stalled := h.service(nil, slowProvider{h.client(), func() {
 		h.leaseOver()
 		found, err := h.service(nil, nil).Recover(t.Context())
@@ -144,7 +143,7 @@ func TestStalledOwnerOfUnknownPaymentAnswersPending(t *testing.T) {
 	if !result.Pending { // the stalled owner took the parked key over again, and found the charge
 		require.Equal(t, 201, result.Answer.Status)
 	}
-	require.Len(t, h.charges(c.MerchantReference), 1)
+	require.Len(t, h.charges(c.Said.MerchantReference), 1)
 	h.audit()
 }
 
@@ -168,14 +167,14 @@ func TestTakeOverNeedsTheEpochThatWasSeen(t *testing.T) {
 	for _, epoch := range []int64{lease.Epoch - 1, lease.Epoch + 1} {
 		seen := lease
 		seen.Epoch = epoch
-		_, ok, err := s.leases.TakeOver(t.Context(), seen)
+		_, ok, err := s.keys.TakeOver(t.Context(), seen)
 		require.NoError(t, err)
 		require.False(t, ok)
 	}
-	_, ok, err := s.leases.TakeOver(t.Context(), lease)
+	_, ok, err := s.keys.TakeOver(t.Context(), lease)
 	require.NoError(t, err)
 	require.True(t, ok)
-	_, ok, err = s.leases.TakeOver(t.Context(), lease)
+	_, ok, err = s.keys.TakeOver(t.Context(), lease)
 	require.NoError(t, err)
 	require.False(t, ok, "it is held now, and its epoch has grown")
 }
@@ -185,7 +184,7 @@ func TestTakeOverNeedsAFreeLease(t *testing.T) {
 	h := setup(t)
 	s := h.service(nil, nil)
 	lease, _ := h.opened(s)
-	_, ok, err := s.leases.TakeOver(t.Context(), lease)
+	_, ok, err := s.keys.TakeOver(t.Context(), lease)
 	require.NoError(t, err)
 	require.False(t, ok)
 }
@@ -198,7 +197,7 @@ func TestClientThatHangsUpChangesNothing(t *testing.T) {
 	result, err := h.service(nil, hangingUp{h.client(), hangUp}).Create(ctx, c)
 	require.NoError(t, err)
 	require.Equal(t, 201, result.Answer.Status)
-	require.Len(t, h.charges(c.MerchantReference), 1)
+	require.Len(t, h.charges(c.Said.MerchantReference), 1)
 	h.audit()
 }
 

@@ -19,7 +19,6 @@ import (
 
 	"github.com/paymentsd/paymentsd/internal/events"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
-	"github.com/paymentsd/paymentsd/internal/money"
 	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
 	"github.com/paymentsd/paymentsd/internal/provider"
@@ -46,7 +45,7 @@ func setup(t *testing.T) *house {
 	t.Helper()
 	h := &house{
 		t: t, pool: pgtest.Pool(t), timeout: 2 * time.Second, log: testLog(),
-		cfg: Config{KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second},
+		cfg: Config{KeyWindow: 24 * time.Hour, TombstoneFor: 30 * 24 * time.Hour, FingerprintRule: RuleV2, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second},
 	}
 	h.openBank(fake.Config{Addr: "127.0.0.1:0", Dir: t.TempDir()})
 	require.NoError(t, tenants.NewDirectory(h.pool).Demo(t.Context()))
@@ -83,7 +82,7 @@ func (h *house) service(db paymentssql.DBTX, p provider.Provider) *Service {
 	if p == nil {
 		p = h.client()
 	}
-	return New(db, idempotency.NewLeases(db, testLease), p, testRender, h.cfg, h.log)
+	return New(db, idempotency.NewKeys(db, testLease), p, testRender, h.cfg, h.log)
 }
 
 func (h *house) client() provider.Provider {
@@ -102,20 +101,35 @@ func testRender(p Payment, version string) (idempotency.Answer, error) {
 }
 
 // command is a new payment's command: a key and a reference that nobody has used.
-func (h *house) command() CreateCommand {
+func (h *house) command() Command {
 	n := h.reference.Add(1)
-	return h.commandFor(fmt.Sprintf("key-%d", n), fmt.Sprintf("inv-%d", n))
+	return commandFor(fmt.Sprintf("key-%d", n), fmt.Sprintf("inv-%d", n))
 }
 
-func (h *house) commandFor(key, reference string) CreateCommand {
-	eur, err := money.ParseCurrency("EUR")
-	require.NoError(h.t, err)
-	amount, err := money.Parse("10.00", eur)
-	require.NoError(h.t, err)
-	return CreateCommand{
+func commandFor(key, reference string) Command {
+	return Command{
 		Scope:         idempotency.Scope{TenantID: "acme", Operation: OperationCreate, Key: idempotency.Key(key)},
-		SchemaVersion: "2026-05-01", AccountID: "acc_1", MerchantReference: reference, Channel: "web", Amount: amount,
+		SchemaVersion: "2026-05-01",
+		Said:          Said{AccountID: "acc_1", MerchantReference: reference, Channel: "web", Amount: "10", Currency: "EUR"},
 	}
+}
+
+// refundOf is a new refund's command.
+func (h *house) refundOf(paymentID, amount string) Command {
+	key := fmt.Sprintf("refund-%d", h.reference.Add(1))
+	return Command{
+		Scope:         idempotency.Scope{TenantID: "acme", Operation: OperationRefund, Key: idempotency.Key(key)},
+		SchemaVersion: "2026-05-01", Said: Said{PaymentID: paymentID, Amount: amount},
+	}
+}
+
+// openingOf is a command's opening.
+func (h *house) openingOf(s *Service, c Command) opening {
+	r, err := s.resolve(h.t.Context(), c)
+	require.NoError(h.t, err)
+	o, err := s.newOpening(c, r)
+	require.NoError(h.t, err)
+	return o
 }
 
 // leaseOver makes every lease end and every pause pass now, as if time had gone by.

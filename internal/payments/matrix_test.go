@@ -33,10 +33,10 @@ var behaviours = []behaviour{
 // waysBack bring a payment whose process died to its end. Each is one process's work.
 var waysBack = []struct {
 	name string
-	run  func(h *house, s *Service, c CreateCommand)
+	run  func(h *house, s *Service, c Command)
 }{
-	{"client retry", func(h *house, s *Service, c CreateCommand) { _, _ = s.Create(h.t.Context(), c) }},
-	{"recovery worker", func(h *house, s *Service, _ CreateCommand) { _, _ = s.Recover(h.t.Context()) }},
+	{"client retry", func(h *house, s *Service, c Command) { _, _ = s.Create(h.t.Context(), c) }},
+	{"recovery worker", func(h *house, s *Service, _ Command) { _, _ = s.Recover(h.t.Context()) }},
 }
 
 func TestCrashMatrix(t *testing.T) {
@@ -69,7 +69,7 @@ func (h *house) in(t *testing.T) *house {
 
 func (h *house) boundariesOfCreate(b behaviour) int {
 	c, wire := h.command(), &tripwire{}
-	b.arm(h, c.MerchantReference)
+	b.arm(h, c.Said.MerchantReference)
 	_, _ = h.wired(wire).Create(h.t.Context(), c)
 	h.finishAndCheck(b, c, "no crash")
 	return wire.seen
@@ -80,11 +80,11 @@ func (h *house) wired(wire *tripwire) *Service {
 }
 
 // crashAndComeBack kills a create at one boundary, and then the way back at each of its own, until the way back lives.
-func (h *house) crashAndComeBack(b behaviour, at int, after bool, way string, back func(*house, *Service, CreateCommand)) (points int) {
+func (h *house) crashAndComeBack(b behaviour, at int, after bool, way string, back func(*house, *Service, Command)) (points int) {
 	for backAt := 1; ; backAt++ {
 		for _, backAfter := range []bool{false, true} {
 			c := h.command()
-			b.arm(h, c.MerchantReference)
+			b.arm(h, c.Said.MerchantReference)
 			require.False(h.t, die(func() { _, _ = h.wired(&tripwire{at: at, after: after}).Create(h.t.Context(), c) }))
 			h.leaseOver()
 			lived := die(func() { back(h, h.wired(&tripwire{at: backAt, after: backAfter}), c) })
@@ -98,7 +98,7 @@ func (h *house) crashAndComeBack(b behaviour, at int, after bool, way string, ba
 }
 
 // finishAndCheck lets a healthy process finish whatever is left, asks twice for the answer, and checks everything.
-func (h *house) finishAndCheck(b behaviour, c CreateCommand, story string) {
+func (h *house) finishAndCheck(b behaviour, c Command, story string) {
 	t := h.t
 	s := h.service(nil, nil)
 	h.recoverAll(s)
@@ -112,10 +112,10 @@ func (h *house) finishAndCheck(b behaviour, c CreateCommand, story string) {
 	require.True(t, again.Replayed, story)
 	require.Equal(t, first.Answer, again.Answer, story)
 
-	require.Len(t, h.charges(c.MerchantReference), b.charge, story)
-	require.Equal(t, 1, h.count(`SELECT count(*) FROM payments WHERE merchant_reference = $1`, c.MerchantReference), story)
+	require.Len(t, h.charges(c.Said.MerchantReference), b.charge, story)
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM payments WHERE merchant_reference = $1`, c.Said.MerchantReference), story)
 	var paymentID string
-	require.NoError(t, h.pool.QueryRow(t.Context(), `SELECT payment_id FROM payments WHERE merchant_reference = $1`, c.MerchantReference).Scan(&paymentID))
+	require.NoError(t, h.pool.QueryRow(t.Context(), `SELECT payment_id FROM payments WHERE merchant_reference = $1`, c.Said.MerchantReference).Scan(&paymentID))
 	types := h.eventsOf(paymentID)
 	require.Equal(t, "PaymentCreated", types[0], story)
 	end, status := "PaymentSettled", idempotency.Completed

@@ -84,7 +84,7 @@ func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, 
 func (s *Service) isMine(ctx context.Context, lease idempotency.Lease, after Payment) bool {
 	row, err := s.load(ctx, after.TenantID, after.ID)
 	return err == nil && deref(row.KeyEpoch) == lease.Epoch &&
-		State(row.State) == after.State && int(row.Version) == after.Version
+		State(row.Payment.State) == after.State && int(row.Payment.Version) == after.Version
 }
 
 // write is a step worked out: everything that the one statement needs, and the payment as it will be.
@@ -118,11 +118,13 @@ func (s *Service) write(lease idempotency.Lease, p Payment, next step) (write, e
 			continue
 		}
 		a.Events++
-		event, err := announce(*a, arrow.announce)
+		event := describe(*a, arrow.announce)
+		payload, err := event.Encode()
 		if err != nil {
 			return w, err
 		}
-		w.announced = append(w.announced, event)
+		w.announced = append(w.announced, outbox.Event{
+			ID: event.EventID, AggregateID: a.ID, Sequence: a.Events, Type: string(event.Type), Payload: payload})
 	}
 	a.Sends, a.LastReason, a.ChargeID, a.DeclineCode = next.sends, next.reason, next.chargeID, next.declineCode
 
@@ -141,20 +143,22 @@ func (s *Service) write(lease idempotency.Lease, p Payment, next step) (write, e
 	}
 	switch {
 	case next.hold:
-		w.holdFor, w.nextIn = s.leases.For(), s.leases.For()
+		w.holdFor, w.nextIn = s.keys.LeaseFor(), s.keys.LeaseFor()
 	default:
 		w.nextIn = next.pause
 	}
 	return w, nil
 }
 
-func announce(p Payment, t events.Type) (outbox.Event, error) {
-	payload := events.Payment{
-		EventID: events.NewID(), Type: t, PaymentID: p.ID, AccountID: p.AccountID, MerchantReference: p.MerchantReference,
-		OccurredAt: time.Now().UTC(), Sequence: p.Events,
+// describe is the event that announces what just happened to the payment.
+func describe(p Payment, t events.Type) events.Payment {
+	if p.Kind == KindRefund {
+		t = t.OfRefund()
+	}
+	return events.Payment{
+		EventID: events.NewID(), Type: t, PaymentID: p.ID, ParentPaymentID: p.ParentID, AccountID: p.AccountID,
+		MerchantReference: p.MerchantReference, OccurredAt: time.Now().UTC(), Sequence: p.Events,
 	}.Describe(p.Amount)
-	encoded, err := payload.Encode()
-	return outbox.Event{ID: payload.EventID, AggregateID: p.ID, Sequence: p.Events, Type: string(t), Payload: encoded}, err
 }
 
 func moveParams(set []write) paymentssql.MovePaymentsParams {

@@ -1,6 +1,7 @@
 package payments
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/paymentsd/paymentsd/internal/idempotency"
@@ -13,16 +14,21 @@ import (
 type Payment struct {
 	TenantID          string
 	ID                string
+	Kind              Kind
+	ParentID          string // of a refund: the payment that is given back
 	AccountID         string
 	MerchantReference string
 	Channel           string
+	Description       string
 	Amount            money.Amount
+	RefundedMinor     int64 // reserved by refunds that are pending or settled
 	State             State
 	Version           int // moves so far
 	Events            int // events so far
 	CreatedAt         time.Time
 	UpdatedAt         time.Time
 	KeyExpiresAt      time.Time
+	KeyExpired        bool
 
 	// The provider's side.
 	Request      []byte        // the bytes to send, every time the same
@@ -36,6 +42,14 @@ type Payment struct {
 	answer idempotency.Answer // stored by the move that finished it; empty on a payment that was read
 }
 
+// Kind is the direction in which a payment moves money.
+type Kind string
+
+const (
+	KindPayment Kind = "PAYMENT"
+	KindRefund  Kind = "REFUND"
+)
+
 // Move is one row of a payment's history.
 type Move struct {
 	Version int
@@ -46,63 +60,29 @@ type Move struct {
 	At      time.Time
 }
 
-// CreateCommand is the validated, normalised meaning of a request to pay.
-type CreateCommand struct {
-	Scope             idempotency.Scope
-	APIVersionNamed   string // the version the client named; "" when it named none
-	SchemaVersion     string // the representation to answer in
-	AccountID         string
-	MerchantReference string
-	Channel           string
-	Amount            money.Amount
-}
-
-// OperationCreate is the operation name of POST /payments, in scopes and fingerprints.
-const OperationCreate = "create_payment"
-
-// ruleV1 is how fingerprints have been made since the first release.
-const ruleV1 = "v1"
-
-// Fingerprint states the command's meaning under a rule. Not in it: the tenant and the key (they are the scope), and
-// whatever the server makes or resolves, such as the pinned version behind an absent Api-Version.
-func (c CreateCommand) Fingerprint(rule string) (idempotency.Fingerprint, error) {
-	if rule != ruleV1 {
-		return "", idempotency.ErrUnknownRule
-	}
-	version := idempotency.No("apiVersion")
-	if c.APIVersionNamed != "" {
-		version = idempotency.Some("apiVersion", c.APIVersionNamed)
-	}
-	return idempotency.Sum(rule, OperationCreate,
-		version,
-		idempotency.Some("accountId", c.AccountID),
-		idempotency.Some("amount", c.Amount.Canonical()),
-		idempotency.Some("currency", c.Amount.Currency().String()),
-		idempotency.Some("merchantReference", c.MerchantReference),
-		idempotency.Some("channel", c.Channel),
-	), nil
-}
-
-func paymentFromRow(row paymentssql.LoadPaymentRow) (Payment, error) {
-	currency, err := money.ParseCurrency(row.Currency)
-	if err != nil {
-		return Payment{}, err
-	}
-	amount, err := money.FromMinor(row.AmountMinor, currency)
-	if err != nil {
-		return Payment{}, err
-	}
-	p := Payment{
-		TenantID: row.TenantID, ID: row.PaymentID, AccountID: row.AccountID, MerchantReference: row.MerchantReference,
-		Channel: row.Channel, Amount: amount, State: State(row.State), Version: int(row.Version), Events: int(row.Events),
-		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Request: row.ProviderRequest, Sends: int(row.ProviderSends),
-		FirstSentAge: seconds(row.FirstSentAgeSeconds), LastSentAge: seconds(row.LastSentAgeSeconds),
-		ChargeID: deref(row.ProviderChargeID), DeclineCode: deref(row.DeclineCode), LastReason: row.LastReason,
-	}
+// loaded is a payment as LoadPayment reads it, with what its key and the clock add.
+func loaded(row paymentssql.LoadPaymentRow) (Payment, error) {
+	p, err := paymentOf(row.Payment)
+	p.KeyExpired = row.IsKeyExpired
+	p.FirstSentAge, p.LastSentAge = seconds(row.FirstSentAgeSeconds), seconds(row.LastSentAgeSeconds)
 	if row.KeyExpiresAt != nil {
 		p.KeyExpiresAt = *row.KeyExpiresAt
 	}
-	return p, nil
+	return p, err
+}
+
+func paymentOf(row paymentssql.Payment) (Payment, error) {
+	amount, err := money.Stored(row.AmountMinor, row.Currency)
+	if err != nil {
+		return Payment{}, fmt.Errorf("read payment %s: %w", row.PaymentID, err)
+	}
+	return Payment{
+		TenantID: row.TenantID, ID: row.PaymentID, Kind: Kind(row.Kind), ParentID: deref(row.ParentID), AccountID: row.AccountID,
+		MerchantReference: row.MerchantReference, Channel: row.Channel, Description: deref(row.Description), Amount: amount,
+		RefundedMinor: row.RefundedMinor, State: State(row.State), Version: int(row.Version), Events: int(row.Events),
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Request: row.ProviderRequest, Sends: int(row.ProviderSends),
+		ChargeID: deref(row.ProviderChargeID), DeclineCode: deref(row.DeclineCode), LastReason: row.LastReason,
+	}, nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -116,4 +96,10 @@ func deref[T any](p *T) (v T) {
 }
 
 // order is what the provider is sent for the payment, every time the same.
-func (p Payment) order() provider.Order { return provider.NewOrder(provider.Charge, p.ID, p.Request) }
+func (p Payment) order() provider.Order {
+	kind := provider.Charge
+	if p.Kind == KindRefund {
+		kind = provider.Refund
+	}
+	return provider.NewOrder(kind, p.ID, p.Request)
+}

@@ -6,7 +6,8 @@
 --
 -- A request that a rule refuses does not claim, so it burns no key; but what its key already means is read all the same,
 -- because a stricter rule must not hide a stored answer. Of two requests with one business key that never saw each other,
--- the second breaks payments_business_key, which undoes the whole statement; it is then asked again, and sees the first.
+-- the second breaks payments_business_key, which undoes the whole statement; it is then asked again, and sees the first. So it
+-- is with two refunds that together are too much: the second breaks refunds_stay_within_payment.
 WITH asked AS (
     SELECT unnest(@ordinals::int[])            AS ordinal,
            unnest(@tenant_ids::text[])         AS tenant_id,
@@ -15,36 +16,54 @@ WITH asked AS (
            unnest(@request_hashes::text[])     AS request_hash,
            unnest(@schema_versions::text[])    AS schema_version,
            unnest(@payment_ids::text[])        AS payment_id,
+           unnest(@kinds::text[])              AS kind,
+           unnest(@parent_ids::text[])         AS parent_id,
            unnest(@account_ids::text[])        AS account_id,
            unnest(@merchant_references::text[]) AS merchant_reference,
            unnest(@amounts_minor::bigint[])    AS amount_minor,
            unnest(@currencies::text[])         AS currency,
            unnest(@channels::text[])           AS channel,
+           unnest(@descriptions::text[])       AS description,
            unnest(@provider_requests::bytea[]) AS provider_request,
            unnest(@event_ids::text[])          AS event_id,
            unnest(@event_types::text[])        AS event_type,
            unnest(@event_payloads::text[])     AS event_payload
 ), judged AS (
-    SELECT asked.*, account.status AS account_status, holder.payment_id AS holder_id
+    SELECT asked.*, account.status AS account_status, holder.payment_id AS holder_id,
+           CASE WHEN asked.kind = 'PAYMENT' THEN NULL
+                WHEN parent.kind IS DISTINCT FROM 'PAYMENT' THEN 'NOT_FOUND'
+                WHEN parent.state <> 'COMPLETED' THEN 'NOT_SETTLED'
+                WHEN parent.currency <> asked.currency THEN 'OTHER_CURRENCY'
+                WHEN parent.refunded_minor + asked.amount_minor > parent.amount_minor THEN 'TOO_MUCH' END AS parent_refuses
     FROM asked
     LEFT JOIN accounts account ON account.tenant_id = asked.tenant_id AND account.account_id = asked.account_id
     LEFT JOIN payments holder  ON holder.tenant_id = asked.tenant_id AND holder.account_id = asked.account_id
                               AND holder.merchant_reference = asked.merchant_reference AND holder.holds_reference
+                              AND asked.kind = 'PAYMENT'
+    LEFT JOIN payments parent  ON parent.tenant_id = asked.tenant_id AND parent.payment_id = asked.parent_id
 ), claimed AS (
     INSERT INTO idempotency_requests AS k (tenant_id, operation_name, idempotency_key, request_hash, status, resource_type,
-        resource_id, response_schema_version, locked_until, next_attempt_at, expires_at)
-    SELECT tenant_id, operation_name, idempotency_key, request_hash, 'IN_PROGRESS', 'payment',
-        payment_id, schema_version, now() + @lease_for::interval, now() + @lease_for::interval, now() + @key_window::interval
+        resource_id, response_schema_version, locked_until, next_attempt_at, expires_at, cleanup_at)
+    SELECT tenant_id, operation_name, idempotency_key, request_hash, 'IN_PROGRESS', lower(kind),
+        payment_id, schema_version, now() + @lease_for::interval, now() + @lease_for::interval,
+        now() + @key_window::interval, now() + @key_window::interval
     FROM judged
-    WHERE account_status = 'OPEN' AND holder_id IS NULL
+    WHERE (account_status = 'OPEN' OR kind = 'REFUND') AND holder_id IS NULL AND parent_refuses IS NULL
     ORDER BY tenant_id, operation_name, idempotency_key
     ON CONFLICT DO NOTHING
     RETURNING k.tenant_id, k.resource_id, k.expires_at
+), reserved AS (
+    UPDATE payments parent SET refunded_minor = parent.refunded_minor + refund.amount_minor, updated_at = now()
+    FROM (SELECT j.tenant_id, j.parent_id, sum(j.amount_minor)::bigint AS amount_minor
+          FROM judged j JOIN claimed ON claimed.tenant_id = j.tenant_id AND claimed.resource_id = j.payment_id
+          WHERE j.kind = 'REFUND' GROUP BY j.tenant_id, j.parent_id) refund
+    WHERE parent.tenant_id = refund.tenant_id AND parent.payment_id = refund.parent_id
 ), opened AS (
-    INSERT INTO payments AS p (tenant_id, payment_id, operation_name, idempotency_key, account_id, merchant_reference,
-        amount_minor, currency, channel, state, provider_request)
-    SELECT j.tenant_id, j.payment_id, j.operation_name, j.idempotency_key, j.account_id, j.merchant_reference,
-        j.amount_minor, j.currency, j.channel, 'LOCAL_PAYMENT_CREATED', j.provider_request
+    INSERT INTO payments AS p (tenant_id, payment_id, operation_name, idempotency_key, kind, parent_id, account_id,
+        merchant_reference, amount_minor, currency, channel, description, state, holds_reference, provider_request)
+    SELECT j.tenant_id, j.payment_id, j.operation_name, j.idempotency_key, j.kind, nullif(j.parent_id, ''), j.account_id,
+        j.merchant_reference, j.amount_minor, j.currency, j.channel, nullif(j.description, ''), 'LOCAL_PAYMENT_CREATED', j.kind = 'PAYMENT',
+        j.provider_request
     FROM judged j JOIN claimed ON claimed.tenant_id = j.tenant_id AND claimed.resource_id = j.payment_id
     RETURNING p.tenant_id, p.payment_id, p.created_at
 ), remembered AS (
@@ -59,10 +78,10 @@ SELECT j.ordinal::int AS ordinal,
        (claimed.resource_id IS NOT NULL)::boolean         AS is_claimed,
        coalesce(claimed.expires_at, k.expires_at, now())::timestamptz AS expires_at,
        coalesce(opened.created_at, k.created_at, now())::timestamptz AS opened_at,
-       j.account_status, j.holder_id,
+       j.account_status, j.holder_id, coalesce(j.parent_refuses, '')::text AS parent_refuses,
        k.request_hash, k.status, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts,
        coalesce(k.locked_until > now(), false)::boolean AS is_held,
-       coalesce(k.expires_at <= now(), false)::boolean  AS is_expired,
+       coalesce(extract(epoch FROM now() - k.expires_at), 0)::float8 AS expired_for_seconds,
        coalesce(extract(epoch FROM k.locked_until - now()), 0)::float8 AS held_for_seconds,
        k.response_status, k.response_content_type, k.response_headers, k.response_body
 FROM judged j
@@ -115,7 +134,7 @@ WITH asked AS (
         state              = asked.to_state,
         version            = asked.version,
         events             = asked.event_count,
-        holds_reference    = asked.to_state NOT IN ('DECLINED', 'CANCELED'),
+        holds_reference    = p.kind = 'PAYMENT' AND asked.to_state NOT IN ('DECLINED', 'CANCELED'),
         provider_sends     = asked.sends,
         first_sent_at      = CASE WHEN asked.to_state = 'LOCAL_PAYMENT_CREATED' THEN NULL
                                   WHEN asked.sends > p.provider_sends THEN coalesce(p.first_sent_at, now())
@@ -132,7 +151,12 @@ WITH asked AS (
              AND held.idempotency_key = asked.idempotency_key
     WHERE p.tenant_id = asked.tenant_id AND p.payment_id = asked.payment_id
       AND p.state = asked.from_state AND p.version = asked.from_version
-    RETURNING p.tenant_id, p.payment_id
+    RETURNING p.tenant_id, p.payment_id, p.parent_id, p.amount_minor, p.state
+), given_back AS (
+    UPDATE payments parent SET refunded_minor = parent.refunded_minor - refused.amount_minor, updated_at = now()
+    FROM (SELECT tenant_id, parent_id, sum(amount_minor)::bigint AS amount_minor FROM moved
+          WHERE parent_id IS NOT NULL AND state IN ('DECLINED', 'CANCELED') GROUP BY tenant_id, parent_id) refused
+    WHERE parent.tenant_id = refused.tenant_id AND parent.payment_id = refused.parent_id
 ), remembered AS (
     INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
     SELECT moved.tenant_id, moved.payment_id, step.version, step.from_state, step.to_state, step.reason, step.lease_epoch
@@ -177,7 +201,8 @@ ORDER BY asked.ordinal;
 
 -- name: LoadPayment :one
 -- Locks nothing: whoever writes after reading is stopped by the guards. Ages are judged by the database's clock.
-SELECT p.*, k.expires_at AS key_expires_at, k.lease_epoch AS key_epoch, k.status AS key_status,
+SELECT sqlc.embed(p), k.expires_at AS key_expires_at, k.lease_epoch AS key_epoch,
+       coalesce(k.expires_at <= now(), true)::boolean AS is_key_expired,
        coalesce(extract(epoch FROM now() - p.first_sent_at), 0)::float8 AS first_sent_age_seconds,
        coalesce(extract(epoch FROM now() - p.last_sent_at), 0)::float8  AS last_sent_age_seconds
 FROM payments p
@@ -189,6 +214,26 @@ WHERE p.tenant_id = @tenant_id AND p.payment_id = @payment_id;
 -- Locks nothing.
 SELECT version, from_state, to_state, reason, lease_epoch, moved_at FROM payment_moves
 WHERE tenant_id = @tenant_id AND payment_id = @payment_id ORDER BY version;
+
+-- name: ReadAccount :one
+-- Locks nothing.
+SELECT status, coalesce(default_currency, '')::text AS default_currency FROM accounts
+WHERE tenant_id = @tenant_id AND account_id = @account_id;
+
+-- name: ListPayments :many
+-- Locks nothing. One page, newest first: payment ids grow with time, so the primary key is the order. An empty filter is
+-- none.
+SELECT sqlc.embed(p) FROM payments p
+WHERE tenant_id = @tenant_id AND kind = 'PAYMENT'
+  AND (@before_id::text = '' OR payment_id < @before_id)
+  AND (@account_id::text = '' OR account_id = @account_id)
+  AND (@merchant_reference::text = '' OR merchant_reference = @merchant_reference)
+  AND (cardinality(@states::text[]) = 0 OR state = ANY (@states))
+ORDER BY payment_id DESC LIMIT @rows_max;
+
+-- name: ListRefunds :many
+-- Locks nothing; served by the index of parents.
+SELECT sqlc.embed(p) FROM payments p WHERE tenant_id = @tenant_id AND parent_id = @parent_id ORDER BY payment_id LIMIT @rows_max;
 
 -- name: ListUnknown :many
 -- Locks nothing; served by the index of unresolved keys. For operators: the evidence, no body and no secret.

@@ -54,7 +54,7 @@ const (
 func (s *Service) Recover(ctx context.Context) (found bool, err error) {
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
-	lease, found, err := s.leases.AcquireDue(ctx)
+	lease, found, err := s.keys.AcquireDue(ctx)
 	if err != nil || !found {
 		return false, unavailable("recover", err)
 	}

@@ -21,8 +21,8 @@ func (h *house) later(d time.Duration) {
 	require.NoError(h.t, err)
 }
 
-func (h *house) stateOf(c CreateCommand) (state, reason string) {
-	require.NoError(h.t, h.pool.QueryRow(h.t.Context(), `SELECT state, last_reason FROM payments WHERE merchant_reference = $1`, c.MerchantReference).Scan(&state, &reason))
+func (h *house) stateOf(c Command) (state, reason string) {
+	require.NoError(h.t, h.pool.QueryRow(h.t.Context(), `SELECT state, last_reason FROM payments WHERE merchant_reference = $1`, c.Said.MerchantReference).Scan(&state, &reason))
 	return state, reason
 }
 
@@ -40,10 +40,10 @@ func TestG1_LeaseShorterThanTheCallChargesOnce(t *testing.T) {
 	h := setup(t)
 	h.timeout = 5 * time.Second
 	c := h.command()
-	h.fault(c.MerchantReference, "charge", "delay", 1, delayMS(1500))
+	h.fault(c.Said.MerchantReference, "charge", "delay", 1, delayMS(1500))
 	first := make(chan string, 1)
 	go func() { first <- kind(h.service(nil, nil).Create(context.Background(), c)) }()
-	require.Eventually(t, func() bool { return h.posts(c.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return h.posts(c.Said.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
 
 	for range 3 {
 		h.leaseOver()
@@ -55,31 +55,29 @@ func TestG1_LeaseShorterThanTheCallChargesOnce(t *testing.T) {
 	require.Contains(t, []string{"first", "replay", "pending"}, <-first)
 	h.recoverAll(h.service(nil, nil))
 	require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)))
-	require.Len(t, h.charges(c.MerchantReference), 1)
+	require.Len(t, h.charges(c.Said.MerchantReference), 1)
 	h.audit()
 }
 
 // A row was left in each state, and twenty retries and the worker come at once: one rescuer, one charge, all agree.
 func TestG3_ManyRescuersOneRescue(t *testing.T) {
-	for name, leave := range map[string]func(*house, *Service, CreateCommand){
-		"LOCAL_PAYMENT_CREATED": func(h *house, s *Service, c CreateCommand) {
-			o, err := newOpening(c)
-			require.NoError(t, err)
-			_, err = s.open(t.Context(), o)
+	for name, leave := range map[string]func(*house, *Service, Command){
+		"LOCAL_PAYMENT_CREATED": func(h *house, s *Service, c Command) {
+			_, err := s.open(t.Context(), h.openingOf(s, c))
 			require.NoError(t, err)
 		},
-		"PROVIDER_REQUEST_SENT": func(h *house, s *Service, c CreateCommand) {
+		"PROVIDER_REQUEST_SENT": func(h *house, s *Service, c Command) {
 			require.False(t, die(func() { _, _ = h.wired(&tripwire{at: 3, after: true}).Create(t.Context(), c) }))
 		},
-		"UNKNOWN_REQUIRES_RECOVERY": func(h *house, s *Service, c CreateCommand) {
-			h.fault(c.MerchantReference, "charge", "execute_then_drop", 1)
+		"UNKNOWN_REQUIRES_RECOVERY": func(h *house, s *Service, c Command) {
+			h.fault(c.Said.MerchantReference, "charge", "execute_then_drop", 1)
 			require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
 		},
-		"PROVIDER_CONFIRMED": func(h *house, s *Service, c CreateCommand) {
+		"PROVIDER_CONFIRMED": func(h *house, s *Service, c Command) {
 			require.False(t, die(func() { _, _ = h.wired(&tripwire{at: 4}).Create(t.Context(), c) }))
-			_, err := h.pool.Exec(t.Context(), `UPDATE payments SET state = 'PROVIDER_CONFIRMED', provider_charge_id = 'ch_000001', version = 3 WHERE merchant_reference = $1`, c.MerchantReference)
+			_, err := h.pool.Exec(t.Context(), `UPDATE payments SET state = 'PROVIDER_CONFIRMED', provider_charge_id = 'ch_000001', version = 3 WHERE merchant_reference = $1`, c.Said.MerchantReference)
 			require.NoError(t, err)
-			_, err = h.pool.Exec(t.Context(), `INSERT INTO payment_moves SELECT tenant_id, payment_id, 3, 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'answered', 1 FROM payments WHERE merchant_reference = $1`, c.MerchantReference)
+			_, err = h.pool.Exec(t.Context(), `INSERT INTO payment_moves SELECT tenant_id, payment_id, 3, 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'answered', 1 FROM payments WHERE merchant_reference = $1`, c.Said.MerchantReference)
 			require.NoError(t, err)
 		},
 	} {
@@ -102,7 +100,7 @@ func TestG3_ManyRescuersOneRescue(t *testing.T) {
 			require.Equal(t, 20, got["first"]+got["busy"]+got["replay"]+got["pending"], got)
 			h.recoverAll(s)
 			require.Equal(t, "replay", kind(s.Create(t.Context(), c)))
-			require.Len(t, h.charges(c.MerchantReference), 1)
+			require.Len(t, h.charges(c.Said.MerchantReference), 1)
 			h.audit()
 		})
 	}
@@ -127,10 +125,10 @@ func TestG4_ClocksThatDisagreeChangeNothing(t *testing.T) {
 
 			s := h.service(nil, nil)
 			c := h.command()
-			h.fault(c.MerchantReference, "charge", "delay", 1, delayMS(300))
+			h.fault(c.Said.MerchantReference, "charge", "delay", 1, delayMS(300))
 			first := make(chan string, 1)
 			go func() { first <- kind(s.Create(context.Background(), c)) }()
-			require.Eventually(t, func() bool { return h.posts(c.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return h.posts(c.Said.MerchantReference) == 1 }, 5*time.Second, 5*time.Millisecond)
 			require.Equal(t, "busy", kind(s.Create(t.Context(), c)), "the lease is good")
 			found, err := s.Recover(t.Context())
 			require.NoError(t, err)
@@ -139,7 +137,7 @@ func TestG4_ClocksThatDisagreeChangeNothing(t *testing.T) {
 			require.Equal(t, "replay", kind(s.Create(t.Context(), c)), "the key has not expired")
 
 			lost := h.command()
-			h.fault(lost.MerchantReference, "charge", "drop_before_execute", 1)
+			h.fault(lost.Said.MerchantReference, "charge", "drop_before_execute", 1)
 			require.Equal(t, "pending", kind(s.Create(t.Context(), lost)))
 			h.recoverAll(s)
 			require.Equal(t, "replay", kind(s.Create(t.Context(), lost)))
@@ -186,8 +184,8 @@ func TestG5_FailureAfterTheEffectKeepsTheKey(t *testing.T) {
 			}
 			h.recoverAll(h.service(nil, nil))
 			require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)))
-			require.Len(t, h.charges(c.MerchantReference), 1)
-			require.Equal(t, 1, h.posts(c.MerchantReference))
+			require.Len(t, h.charges(c.Said.MerchantReference), 1)
+			require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 			h.audit()
 		})
 	}
@@ -221,13 +219,13 @@ func TestG6_WhatFailedDecidesWhatIsKnown(t *testing.T) {
 	for _, name := range []string{"reset_mid_request", "execute_then_drop", "drop_before_execute", "error_before", "error_after",
 		"truncated_body", "unreadable_body", "wrong_amount", "rate_limited", "in_progress"} {
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", name, 1)
+		h.fault(c.Said.MerchantReference, "charge", name, 1)
 		require.Equal(t, "pending", kind(h.service(nil, nil).Create(t.Context(), c)), name)
 		state, _ := h.stateOf(c)
 		require.Equal(t, "UNKNOWN_REQUIRES_RECOVERY", state, name)
 		h.recoverAll(h.service(nil, nil))
 		require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)), name)
-		require.Len(t, h.charges(c.MerchantReference), 1, name)
+		require.Len(t, h.charges(c.Said.MerchantReference), 1, name)
 	}
 	h.audit()
 }
@@ -236,7 +234,7 @@ func TestG6_WhatFailedDecidesWhatIsKnown(t *testing.T) {
 func TestNotSentAgainIsNoProofAboutTheFirstSend(t *testing.T) {
 	h := setup(t)
 	c := h.command()
-	h.fault(c.MerchantReference, "charge", "drop_before_execute", 1)
+	h.fault(c.Said.MerchantReference, "charge", "drop_before_execute", 1)
 	require.Equal(t, "pending", kind(h.service(nil, nil).Create(t.Context(), c)))
 	h.recoverOnce(h.service(nil, notSending{h.client()}))
 	state, reason := h.stateOf(c)
@@ -255,32 +253,32 @@ func TestG7_TheProvidersOwnIdempotencyAnswers(t *testing.T) {
 	t.Run("in progress three times", func(t *testing.T) {
 		h := setup(t)
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", "in_progress", 3)
+		h.fault(c.Said.MerchantReference, "charge", "in_progress", 3)
 		require.Equal(t, "pending", kind(h.service(nil, nil).Create(t.Context(), c)))
 		h.recoverAll(h.service(nil, nil))
 		require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)))
-		require.Equal(t, 4, h.posts(c.MerchantReference))
+		require.Equal(t, 4, h.posts(c.Said.MerchantReference))
 		h.audit()
 	})
 	t.Run("the same 500 for ever", func(t *testing.T) {
 		h := setup(t)
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", "error_forever", 1)
+		h.fault(c.Said.MerchantReference, "charge", "error_forever", 1)
 		require.Equal(t, "pending", kind(h.service(nil, nil).Create(t.Context(), c)))
 		h.recoverAll(h.service(nil, nil))
 		require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)))
-		require.Equal(t, 1, h.posts(c.MerchantReference), "the lookup found it: no second POST")
+		require.Equal(t, 1, h.posts(c.Said.MerchantReference), "the lookup found it: no second POST")
 		h.audit()
 	})
 	t.Run("errors without end", func(t *testing.T) {
 		h := setup(t)
 		c := h.command()
-		h.fault(c.MerchantReference, "charge", "error_before", 100)
+		h.fault(c.Said.MerchantReference, "charge", "error_before", 100)
 		require.Equal(t, "pending", kind(h.service(nil, nil).Create(t.Context(), c)))
 		for range 3 * sendsMax {
 			h.recoverOnce(h.service(nil, nil))
 		}
-		require.Equal(t, sendsMax, h.posts(c.MerchantReference), "then it only asks")
+		require.Equal(t, sendsMax, h.posts(c.Said.MerchantReference), "then it only asks")
 		state, reason := h.stateOf(c)
 		require.Equal(t, "UNKNOWN_REQUIRES_RECOVERY", state)
 		require.Equal(t, "absent_after_last_send", reason)
@@ -295,7 +293,7 @@ func TestG7_TheProvidersOwnIdempotencyAnswers(t *testing.T) {
 func TestG9_PastTheProvidersWindowNothingIsSent(t *testing.T) {
 	h := setup(t)
 	s, c := h.service(nil, nil), h.command()
-	h.fault(c.MerchantReference, "charge", "execute_then_drop", 1)
+	h.fault(c.Said.MerchantReference, "charge", "execute_then_drop", 1)
 	require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
 	h.control("POST", "/control/forget-keys", nil)
 	h.later(25 * time.Hour)
@@ -306,8 +304,8 @@ func TestG9_PastTheProvidersWindowNothingIsSent(t *testing.T) {
 	}
 	_, reason := h.stateOf(c)
 	require.Equal(t, "absent_past_provider_key_window", reason)
-	require.Equal(t, 1, h.posts(c.MerchantReference))
-	require.Len(t, h.charges(c.MerchantReference), 1)
+	require.Equal(t, 1, h.posts(c.Said.MerchantReference))
+	require.Len(t, h.charges(c.Said.MerchantReference), 1)
 	require.Equal(t, 1, h.count(`SELECT count(*) FROM idempotency_requests WHERE status = 'UNKNOWN_REQUIRES_RECOVERY'`), "the key stays reserved")
 }
 
@@ -317,12 +315,12 @@ func TestNotFoundWithinTheLookupLagProvesNothing(t *testing.T) {
 	h.cfg.ProviderLookupLag = 10 * time.Second
 	h.openBank(fake.Config{Addr: "127.0.0.1:0", Dir: t.TempDir(), LookupLag: 10 * time.Second})
 	s, c := h.service(nil, nil), h.command()
-	h.fault(c.MerchantReference, "charge", "execute_then_drop", 1)
+	h.fault(c.Said.MerchantReference, "charge", "execute_then_drop", 1)
 	require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
 	h.recoverOnce(s)
 	_, reason := h.stateOf(c)
 	require.Equal(t, "absent_within_lookup_lag", reason)
-	require.Equal(t, 1, h.posts(c.MerchantReference))
+	require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 	rest := h.count(`SELECT extract(epoch FROM next_attempt_at - now())::int FROM idempotency_requests`)
 	require.InDelta(t, 10, rest, 2)
 }
@@ -349,10 +347,10 @@ func TestG13_DatabaseThatRefusesWritesStopsCalls(t *testing.T) {
 		require.Contains(t, []string{"busy", "unavailable"}, kind(h.service(nil, nil).Create(t.Context(), c)))
 		require.Equal(t, "unavailable", kind(h.service(nil, nil).Create(t.Context(), h.command())))
 	}
-	require.Equal(t, 1, h.posts(c.MerchantReference), "no sent mark, no call")
+	require.Equal(t, 1, h.posts(c.Said.MerchantReference), "no sent mark, no call")
 	readOnly("off")
 	h.recoverAll(h.service(nil, nil))
 	require.Equal(t, "replay", kind(h.service(nil, nil).Create(t.Context(), c)))
-	require.Equal(t, 1, h.posts(c.MerchantReference))
+	require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 	h.audit()
 }

@@ -91,8 +91,8 @@ func TestLostCommitsAreFoundAgain(t *testing.T) {
 					require.False(t, result.Pending)
 					require.False(t, result.Replayed)
 					require.Equal(t, 201, result.Answer.Status)
-					require.Len(t, h.charges(c.MerchantReference), 1)
-					require.Equal(t, 1, h.posts(c.MerchantReference))
+					require.Len(t, h.charges(c.Said.MerchantReference), 1)
+					require.Equal(t, 1, h.posts(c.Said.MerchantReference))
 					h.audit()
 				})
 			}

@@ -1,10 +1,12 @@
 package payments
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +18,10 @@ import (
 
 // Config are the times that the promises depend on.
 type Config struct {
-	KeyWindow         time.Duration // how long a finished key is remembered; part of the contract with clients
+	KeyWindow         time.Duration // how long a finished key is replayed; part of the contract with clients
+	TombstoneFor      time.Duration // how long after that a late retry is still told that it is late; 0 is 30 days
+	ReuseExpired      bool          // an expired key is free again at once instead
+	FingerprintRule   string        // the rule by which new fingerprints are made; "" is RuleV2
 	ProviderKeyWindow time.Duration // how long the provider remembers our key; part of its contract with us
 	ProviderLookupLag time.Duration // how long after a request the provider's lookup may still not show its charge
 	RecoveryPause     time.Duration // the first pause before an unknown outcome is asked about; it doubles from there
@@ -30,16 +35,24 @@ type Render func(p Payment, schemaVersion string) (idempotency.Answer, error)
 type Service struct {
 	db       paymentssql.DBTX
 	sql      *paymentssql.Queries
-	leases   *idempotency.Leases
+	keys     *idempotency.Keys
 	provider provider.Provider
 	render   Render
 	cfg      Config
 	log      *slog.Logger
+
+	waiting    waiting
+	background sync.WaitGroup // payments driven for clients that did not want to wait
 }
 
+// tombstoneFor outlives every queue in which a client may keep a retry.
+const tombstoneFor = 30 * 24 * time.Hour
+
 // New makes a service on a pool of connections to the primary database.
-func New(db paymentssql.DBTX, leases *idempotency.Leases, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
-	return &Service{db, paymentssql.New(), leases, p, render, cfg, log}
+func New(db paymentssql.DBTX, keys *idempotency.Keys, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
+	cfg.TombstoneFor = cmp.Or(cfg.TombstoneFor, tombstoneFor)
+	cfg.FingerprintRule = cmp.Or(cfg.FingerprintRule, RuleV2)
+	return &Service{db: db, sql: paymentssql.New(), keys: keys, provider: p, render: render, cfg: cfg, log: log}
 }
 
 // Get reads a payment as it is now. It returns ErrNotFound when the tenant has no such payment.
@@ -48,7 +61,7 @@ func (s *Service) Get(ctx context.Context, tenantID, paymentID string) (Payment,
 	if err != nil {
 		return Payment{}, err
 	}
-	return paymentFromRow(row)
+	return loaded(row)
 }
 
 // History reads the moves a payment made, oldest first. It returns ErrNotFound when the tenant has no such payment.

@@ -40,7 +40,7 @@ func TestStatesOfCodeAndDatabaseAreTheSame(t *testing.T) {
 
 // Every ordered pair of states is tried: the arrows of the table can be worked out, all others are refused.
 func TestOnlyArrowsOfTheTableCanBeTaken(t *testing.T) {
-	s := New(nil, idempotency.NewLeases(nil, testLease), nil, testRender, Config{}, testLog())
+	s := New(nil, idempotency.NewKeys(nil, testLease), nil, testRender, Config{}, testLog())
 	for _, from := range states {
 		for _, to := range states {
 			_, isArrow := arrowBetween(from, to)

@@ -7,7 +7,6 @@ package idempotencysql
 
 import (
 	"context"
-
 	"time"
 )
 
@@ -59,6 +58,116 @@ func (q *Queries) AcquireDueKey(ctx context.Context, db DBTX, leaseFor time.Dura
 	return i, err
 }
 
+const acquireExpiredRetryableKey = `-- name: AcquireExpiredRetryableKey :one
+UPDATE idempotency_requests k SET
+    lease_epoch     = k.lease_epoch + 1,
+    status          = 'IN_PROGRESS',
+    locked_until    = now() + $1::interval,
+    next_attempt_at = now() + $1::interval,
+    updated_at      = now()
+FROM (
+    SELECT d.tenant_id, d.operation_name, d.idempotency_key
+    FROM idempotency_requests d
+    WHERE d.cleanup_at <= now() AND d.status = 'FAILED_RETRYABLE'
+    ORDER BY d.cleanup_at
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+) due
+WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+  AND k.cleanup_at <= now() AND k.status = 'FAILED_RETRYABLE'
+RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+`
+
+type AcquireExpiredRetryableKeyRow struct {
+	TenantID              string
+	OperationName         string
+	IdempotencyKey        string
+	LeaseEpoch            int64
+	ResourceID            string
+	ResponseSchemaVersion string
+	RecoveryAttempts      int32
+}
+
+// Locks one key row whose client had a retry left and did not use it within the window.
+func (q *Queries) AcquireExpiredRetryableKey(ctx context.Context, db DBTX, leaseFor time.Duration) (AcquireExpiredRetryableKeyRow, error) {
+	row := db.QueryRow(ctx, acquireExpiredRetryableKey, leaseFor)
+	var i AcquireExpiredRetryableKeyRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.OperationName,
+		&i.IdempotencyKey,
+		&i.LeaseEpoch,
+		&i.ResourceID,
+		&i.ResponseSchemaVersion,
+		&i.RecoveryAttempts,
+	)
+	return i, err
+}
+
+const cleanKeys = `-- name: CleanKeys :one
+WITH due AS (
+    SELECT tenant_id, operation_name, idempotency_key, status, cleanup_at
+    FROM idempotency_requests
+    WHERE cleanup_at >= $1::timestamptz AND cleanup_at <= now() AND status <> 'FAILED_RETRYABLE'
+    ORDER BY cleanup_at
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), scrubbed AS (
+    UPDATE idempotency_requests k SET
+        status = 'EXPIRED', response_status = NULL, response_content_type = NULL, response_headers = NULL, response_body = NULL,
+        error_code = NULL, cleanup_at = k.expires_at + $3::interval, updated_at = now()
+    FROM due
+    WHERE due.status IN ('COMPLETED', 'FAILED_REPLAYABLE')
+      AND k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+    RETURNING 1
+), deleted AS (
+    DELETE FROM idempotency_requests k USING due
+    WHERE due.status = 'EXPIRED'
+      AND k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+    RETURNING 1
+), postponed AS (
+    UPDATE idempotency_requests k SET cleanup_at = now() + interval '1 hour'
+    FROM due
+    WHERE due.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
+      AND k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM due) AS seen, (SELECT count(*) FROM scrubbed) AS scrubbed, (SELECT count(*) FROM deleted) AS deleted,
+       (SELECT count(*) FROM postponed) AS postponed,
+       coalesce((SELECT max(cleanup_at) FROM due), $1::timestamptz)::timestamptz AS until
+`
+
+type CleanKeysParams struct {
+	After            time.Time
+	RowsMax          int32
+	KeepTombstoneFor time.Duration
+}
+
+type CleanKeysRow struct {
+	Seen      int64
+	Scrubbed  int64
+	Deleted   int64
+	Postponed int64
+	Until     time.Time
+}
+
+// One small batch of rows that are due, in the order in which they became due, skipping those that somebody is using. A
+// finished key loses its answer and becomes a tombstone; a tombstone whose time is over is deleted; an unresolved key is
+// left alone and looked at again in an hour. "after" is where the last batch ended: without it every batch would walk over
+// the dead rows of all batches before it, for as long as an old snapshot keeps them.
+func (q *Queries) CleanKeys(ctx context.Context, db DBTX, arg CleanKeysParams) (CleanKeysRow, error) {
+	row := db.QueryRow(ctx, cleanKeys, arg.After, arg.RowsMax, arg.KeepTombstoneFor)
+	var i CleanKeysRow
+	err := row.Scan(
+		&i.Seen,
+		&i.Scrubbed,
+		&i.Deleted,
+		&i.Postponed,
+		&i.Until,
+	)
+	return i, err
+}
+
 const countUnresolvedKeys = `-- name: CountUnresolvedKeys :one
 SELECT count(*) FILTER (WHERE status = 'UNKNOWN_REQUIRES_RECOVERY') AS unknown,
        coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'IN_PROGRESS')), 0)::float8 AS in_progress_oldest_seconds,
@@ -77,6 +186,99 @@ func (q *Queries) CountUnresolvedKeys(ctx context.Context, db DBTX) (CountUnreso
 	row := db.QueryRow(ctx, countUnresolvedKeys)
 	var i CountUnresolvedKeysRow
 	err := row.Scan(&i.Unknown, &i.InProgressOldestSeconds, &i.UnknownOldestSeconds)
+	return i, err
+}
+
+const forgetExpiredKey = `-- name: ForgetExpiredKey :execrows
+DELETE FROM idempotency_requests
+WHERE tenant_id = $1 AND operation_name = $2 AND idempotency_key = $3
+  AND resource_id = $4 AND lease_epoch = $5
+  AND status IN ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') AND expires_at <= now()
+`
+
+type ForgetExpiredKeyParams struct {
+	TenantID       string
+	OperationName  string
+	IdempotencyKey string
+	ResourceID     string
+	SeenEpoch      int64
+}
+
+// Locks the key row. Compare-and-set on what the key was about: of many late retries that saw one expired key, one forgets
+// it, and none can forget what a quicker one has made of it since.
+func (q *Queries) ForgetExpiredKey(ctx context.Context, db DBTX, arg ForgetExpiredKeyParams) (int64, error) {
+	result, err := db.Exec(ctx, forgetExpiredKey,
+		arg.TenantID,
+		arg.OperationName,
+		arg.IdempotencyKey,
+		arg.ResourceID,
+		arg.SeenEpoch,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const readKey = `-- name: ReadKey :one
+SELECT request_hash, status, lease_epoch, resource_type, resource_id, response_schema_version, recovery_attempts, created_at, expires_at,
+       coalesce(locked_until > now(), false)::boolean AS is_held,
+       extract(epoch FROM now() - expires_at)::float8 AS expired_for_seconds,
+       coalesce(extract(epoch FROM locked_until - now()), 0)::float8 AS held_for_seconds,
+       response_status, response_content_type, response_headers, response_body, error_code
+FROM idempotency_requests
+WHERE tenant_id = $1 AND operation_name = $2 AND idempotency_key = $3
+`
+
+type ReadKeyParams struct {
+	TenantID       string
+	OperationName  string
+	IdempotencyKey string
+}
+
+type ReadKeyRow struct {
+	RequestHash           string
+	Status                string
+	LeaseEpoch            int64
+	ResourceType          string
+	ResourceID            string
+	ResponseSchemaVersion string
+	RecoveryAttempts      int32
+	CreatedAt             time.Time
+	ExpiresAt             time.Time
+	IsHeld                bool
+	ExpiredForSeconds     float64
+	HeldForSeconds        float64
+	ResponseStatus        *int32
+	ResponseContentType   *string
+	ResponseHeaders       []byte
+	ResponseBody          []byte
+	ErrorCode             *string
+}
+
+// Locks nothing. What is decided on it is decided again by whatever writes.
+func (q *Queries) ReadKey(ctx context.Context, db DBTX, arg ReadKeyParams) (ReadKeyRow, error) {
+	row := db.QueryRow(ctx, readKey, arg.TenantID, arg.OperationName, arg.IdempotencyKey)
+	var i ReadKeyRow
+	err := row.Scan(
+		&i.RequestHash,
+		&i.Status,
+		&i.LeaseEpoch,
+		&i.ResourceType,
+		&i.ResourceID,
+		&i.ResponseSchemaVersion,
+		&i.RecoveryAttempts,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.IsHeld,
+		&i.ExpiredForSeconds,
+		&i.HeldForSeconds,
+		&i.ResponseStatus,
+		&i.ResponseContentType,
+		&i.ResponseHeaders,
+		&i.ResponseBody,
+		&i.ErrorCode,
+	)
 	return i, err
 }
 

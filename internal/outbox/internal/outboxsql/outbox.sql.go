@@ -7,7 +7,42 @@ package outboxsql
 
 import (
 	"context"
+	"time"
 )
+
+const deletePublished = `-- name: DeletePublished :one
+WITH old AS (
+    SELECT tenant_id, event_id, published_at FROM outbox_events
+    WHERE published_at >= $1::timestamptz AND published_at <= now() - $2::interval
+    ORDER BY published_at
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM outbox_events e USING old WHERE e.tenant_id = old.tenant_id AND e.event_id = old.event_id RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted) AS deleted,
+       coalesce((SELECT max(published_at) FROM old), $1::timestamptz)::timestamptz AS until
+`
+
+type DeletePublishedParams struct {
+	After   time.Time
+	KeepFor time.Duration
+	RowsMax int32
+}
+
+type DeletePublishedRow struct {
+	Deleted int64
+	Until   time.Time
+}
+
+// One small batch of events that were published long enough ago, skipping those that somebody holds. "after" is where the
+// last batch ended.
+func (q *Queries) DeletePublished(ctx context.Context, db DBTX, arg DeletePublishedParams) (DeletePublishedRow, error) {
+	row := db.QueryRow(ctx, deletePublished, arg.After, arg.KeepFor, arg.RowsMax)
+	var i DeletePublishedRow
+	err := row.Scan(&i.Deleted, &i.Until)
+	return i, err
+}
 
 const oldestUnpublished = `-- name: OldestUnpublished :one
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds

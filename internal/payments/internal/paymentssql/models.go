@@ -3,3 +3,36 @@
 //   sqlc v1.31.1
 
 package paymentssql
+
+import (
+	"time"
+)
+
+type Payment struct {
+	TenantID          string
+	PaymentID         string
+	OperationName     string
+	IdempotencyKey    string
+	Kind              string
+	ParentID          *string
+	AccountID         string
+	MerchantReference string
+	AmountMinor       int64
+	Currency          string
+	Channel           string
+	Description       *string
+	RefundedMinor     int64
+	State             string
+	HoldsReference    bool
+	Version           int32
+	Events            int32
+	ProviderRequest   []byte
+	ProviderSends     int32
+	FirstSentAt       *time.Time
+	LastSentAt        *time.Time
+	ProviderChargeID  *string
+	DeclineCode       *string
+	LastReason        string
+	CreatedAt         time.Time
+	UpdatedAt         time.Time
+}
