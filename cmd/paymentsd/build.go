@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/api"
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
@@ -28,7 +29,7 @@ import (
 type service struct {
 	pool     *pgxpool.Pool
 	tenants  *tenants.Directory
-	leases   *idempotency.Leases
+	keys     *idempotency.Keys
 	payments *payments.Service
 	metrics  *telemetry.Metrics
 }
@@ -73,11 +74,12 @@ func openService(ctx context.Context, s config.Settings, log *slog.Logger) (*ser
 	if err != nil {
 		return nil, err
 	}
-	leases := idempotency.NewLeases(pool, s.Lease)
+	keys := idempotency.NewKeys(pool, s.Lease)
 	v := &service{
-		pool: pool, tenants: tenants.NewDirectory(pool), leases: leases, metrics: metrics,
-		payments: payments.New(pool, leases, client, api.Answer, payments.Config{
-			KeyWindow: s.KeyWindow, ProviderKeyWindow: s.ProviderKeyWindow, ProviderLookupLag: s.ProviderLookupLag,
+		pool: pool, tenants: tenants.NewDirectory(pool), keys: keys, metrics: metrics,
+		payments: payments.New(pool, keys, client, api.Answer, payments.Config{
+			KeyWindow: s.KeyWindow, TombstoneFor: s.TombstoneRetention, ReuseExpired: s.ExpiredKeys == "reuse",
+			FingerprintRule: s.FingerprintRule, ProviderKeyWindow: s.ProviderKeyWindow, ProviderLookupLag: s.ProviderLookupLag,
 			RecoveryPause: s.RecoveryInterval,
 		}, log),
 	}
@@ -93,7 +95,7 @@ func (v *service) watch(log *slog.Logger) error {
 		{Name: "outbox.unpublished.count", What: "events that are not published yet"},
 		{Name: "outbox.unpublished.age.max", Unit: "s", What: "age of the oldest of them"},
 	}, func(ctx context.Context) ([]float64, error) {
-		keys, err := v.leases.Unresolved(ctx)
+		keys, err := v.keys.Unresolved(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -104,6 +106,21 @@ func (v *service) watch(log *slog.Logger) error {
 }
 
 func (v *service) ready(ctx context.Context) error { return migrations.Current(ctx, v.pool) }
+
+// serveAPI serves the API until ctx is done, and then waits for what it began, in the background too.
+func (v *service) serveAPI(l net.Listener, s config.Settings, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		defer v.payments.Drain()
+		return serve(l, v.api(s, log), drainFor(s))(ctx)
+	}
+}
+
+func (v *service) api(s config.Settings, log *slog.Logger) http.Handler {
+	return api.NewHandler(api.Parts{
+		Payments: v.payments, Accounts: accounts.NewRegister(v.pool), Tenants: v.tenants, Keys: v.keys, Ready: v.ready, Log: log,
+		Limits: api.Limits{InFlightMax: s.InFlightMax, RequestsPerSec: s.TenantRate, RequestsAtOnce: s.TenantBurst},
+	})
+}
 
 // alwaysReady is the readiness of a role that needs nothing.
 func alwaysReady(context.Context) error { return nil }

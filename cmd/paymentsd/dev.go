@@ -60,9 +60,9 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 
 	go greet(ctx, public.Addr().String(), s, isPrivate)
 	return withProvider(ctx, bank,
-		serve(public, api.NewHandler(v.payments, v.tenants, v.ready, log), drainFor(s)),
+		v.serveAPI(public, s, log),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
-		recovery(v, s))
+		recovery(v, s), cleanup(v, s, log))
 }
 
 // withProvider runs parts that call the provider, and ends the provider only after them: a charge that is under way when

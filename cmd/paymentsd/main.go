@@ -25,6 +25,7 @@ type commands struct {
 	Dev         devCmd         `cmd:"" help:"Everything in one process, with a private PostgreSQL: the way to try it."`
 	API         apiCmd         `cmd:"" help:"Serve the API."`
 	Recover     recoverCmd     `cmd:"" help:"Find out what became of payments whose owner died or could not know."`
+	Cleanup     cleanupCmd     `cmd:"" help:"End what has expired: keys, tombstones, published events, payments nobody asks for any more."`
 	Provider    providerCmd    `cmd:"" help:"Serve the fake payment provider."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database to the newest schema."`
 	Tenant      tenantCmd      `cmd:"" help:"Make tenants and their accounts."`

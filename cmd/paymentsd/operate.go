@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/paymentsd/paymentsd/internal/accounts"
+	"github.com/paymentsd/paymentsd/internal/api"
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 	"github.com/paymentsd/paymentsd/migrations"
@@ -38,6 +40,7 @@ func (c migrateCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger
 
 type tenantCmd struct {
 	Create  tenantCreateCmd  `cmd:"" help:"Make a tenant."`
+	Pin     tenantPinCmd     `cmd:"" help:"Say which version of the API answers requests that name none."`
 	Account tenantAccountCmd `cmd:"" help:"Open an account of a tenant."`
 }
 
@@ -49,13 +52,31 @@ func (c tenantCreateCmd) Run(ctx context.Context, s config.Settings) error {
 	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.Create(ctx, c.Tenant) })
 }
 
+type tenantPinCmd struct {
+	Tenant  string `arg:"" help:"Id of the tenant."`
+	Version string `arg:"" help:"A version of the API, such as 2026-05-01."`
+}
+
+func (c tenantPinCmd) Run(ctx context.Context, s config.Settings) error {
+	if !api.KnowsVersion(c.Version) {
+		return fmt.Errorf("this API has no version %q", c.Version)
+	}
+	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.PinAPIVersion(ctx, c.Tenant, c.Version) })
+}
+
 type tenantAccountCmd struct {
 	Tenant  string `arg:"" help:"Id of the tenant."`
 	Account string `arg:"" help:"Id of the account."`
 }
 
 func (c tenantAccountCmd) Run(ctx context.Context, s config.Settings) error {
-	return withDirectory(ctx, s, func(d *tenants.Directory) error { return d.OpenAccount(ctx, c.Tenant, c.Account) })
+	pool, err := openPool(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	_, _, err = accounts.NewRegister(pool).Put(ctx, c.Tenant, c.Account, accounts.Open)
+	return err
 }
 
 type apiKeyCmd struct {
@@ -65,13 +86,14 @@ type apiKeyCmd struct {
 }
 
 type apiKeyIssueCmd struct {
-	Tenant string `arg:"" help:"Id of the tenant."`
-	Name   string `arg:"" help:"A name for the API key, to revoke it by."`
+	Tenant string          `arg:"" help:"Id of the tenant."`
+	Name   string          `arg:"" help:"A name for the API key, to revoke it by."`
+	Scopes []tenants.Scope `name:"scope" enum:"read,pay,refund" default:"read,pay,refund" help:"What it may be used for: read, pay, refund."`
 }
 
 func (c apiKeyIssueCmd) Run(ctx context.Context, s config.Settings) error {
 	return withDirectory(ctx, s, func(d *tenants.Directory) error {
-		secret, err := d.IssueAPIKey(ctx, c.Tenant, c.Name)
+		secret, err := d.IssueAPIKey(ctx, c.Tenant, c.Name, c.Scopes...)
 		if err == nil {
 			fmt.Println(secret)
 		}
@@ -90,9 +112,9 @@ func (c apiKeyListCmd) Run(ctx context.Context, s config.Settings) error {
 			return err
 		}
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "NAME\tISSUED\tREVOKED")
+		fmt.Fprintln(w, "NAME\tSCOPES\tISSUED\tREVOKED")
 		for _, k := range keys {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", k.Name, k.CreatedAt.UTC().Format(time.RFC3339), when(k.RevokedAt))
+			fmt.Fprintf(w, "%s\t%v\t%s\t%s\n", k.Name, k.Scopes, k.CreatedAt.UTC().Format(time.RFC3339), when(k.RevokedAt))
 		}
 		return w.Flush()
 	})

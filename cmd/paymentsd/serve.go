@@ -10,6 +10,8 @@ import (
 
 	"github.com/paymentsd/paymentsd/internal/api"
 	"github.com/paymentsd/paymentsd/internal/config"
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/outbox"
 	"github.com/paymentsd/paymentsd/internal/provider/fake"
 	"github.com/paymentsd/paymentsd/internal/telemetry"
 )
@@ -32,7 +34,7 @@ func (apiCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	defer v.pool.Close()
 	log.Info("api serves", "addr", public.Addr().String())
 	return together(ctx,
-		serve(public, api.NewHandler(v.payments, v.tenants, v.ready, log), drainFor(s)),
+		v.serveAPI(public, s, log),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
 }
 
@@ -57,6 +59,66 @@ func recovery(v *service, s config.Settings) func(context.Context) error {
 		v.payments.RunRecovery(ctx, s.RecoveryInterval)
 		return nil
 	}
+}
+
+type cleanupCmd struct{}
+
+func (cleanupCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
+	admin, err := listen("PAYMENTSD_ADMIN_ADDR", s.AdminAddr)
+	if err != nil {
+		return err
+	}
+	v, err := openService(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer v.pool.Close()
+	log.Info("cleanup runs", "every", s.CleanupInterval)
+	return together(ctx, cleanup(v, s, log), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
+}
+
+const (
+	// cleanupBatchMax keeps every transaction of cleanup at a few milliseconds, and its locks with it.
+	cleanupBatchMax = 500
+	// cleanupPause lets the traffic that cleanup runs beside have the database most of the time.
+	cleanupPause = 20 * time.Millisecond
+)
+
+// cleanup goes over everything that has expired, every interval and at once at the start.
+func cleanup(v *service, s config.Settings, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		tick := time.NewTicker(s.CleanupInterval)
+		defer tick.Stop()
+		for {
+			if err := cleanOnce(ctx, v, s, log); err != nil && ctx.Err() == nil {
+				log.Error("cleanup failed", "error", err) // what was not cleaned is cleaned the next time
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+func cleanOnce(ctx context.Context, v *service, s config.Settings, log *slog.Logger) error {
+	canceled, err := v.payments.CancelExpired(ctx)
+	if err != nil {
+		return err
+	}
+	keys, err := v.keys.Clean(ctx, s.TombstoneRetention, cleanupBatchMax, cleanupPause)
+	if err != nil {
+		return err
+	}
+	published, err := outbox.DeletePublished(ctx, v.pool, s.OutboxRetention, cleanupBatchMax, cleanupPause)
+	if err != nil {
+		return err
+	}
+	if canceled > 0 || keys != (idempotency.Cleaned{}) || published > 0 {
+		log.Info("cleaned", "canceled", canceled, "scrubbed", keys.Scrubbed, "tombstones", keys.Deleted, "unresolved", keys.Postponed, "events", published)
+	}
+	return nil
 }
 
 type providerCmd struct{}

@@ -30,6 +30,13 @@ func (f *fields) add(field, code, message string) {
 // printable is a member name that can be repeated in an answer without harm.
 var printable = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
 
+func safeName(name string) string {
+	if !printable.MatchString(name) {
+		return "(unprintable)"
+	}
+	return name
+}
+
 // only refuses every other member: a misspelled one must not become a silently different payment.
 func (f *fields) only(names ...string) {
 	var unknown []string
@@ -37,10 +44,7 @@ func (f *fields) only(names ...string) {
 		if slices.Contains(names, name) {
 			continue
 		}
-		if !printable.MatchString(name) {
-			name = "(unprintable)"
-		}
-		unknown = append(unknown, name)
+		unknown = append(unknown, safeName(name))
 	}
 	slices.Sort(unknown)
 	for _, name := range unknown {
@@ -104,7 +108,7 @@ func (f *fields) checkMoney(amount, code string) {
 	currency, err := money.ParseCurrency(code)
 	if err != nil {
 		f.report("currency", err)
-		return
+		return // the amount's places and limit depend on the currency
 	}
 	_, err = money.Parse(amount, currency)
 	f.report("amount", err)
@@ -113,14 +117,6 @@ func (f *fields) checkMoney(amount, code string) {
 func (f *fields) misread(name, code, message string) {
 	f.unknown = true
 	f.add(name, code, message)
-}
-
-// unreadable is the error of a body of which it is not known what it means, nil otherwise.
-func (f *fields) unreadable() error {
-	if !f.unknown {
-		return nil
-	}
-	return f.err()
 }
 
 func (f *fields) check(name string, ok bool, code, message string) {

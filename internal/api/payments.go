@@ -30,51 +30,72 @@ func (s *server) createPayment(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, errBodyTimeout) // hung up, it seems, and nothing was claimed; silence would be a 200 to whoever still reads
 		return
 	}
+	s.execute(w, r, command)
+}
+
+// execute runs a keyed command and answers it.
+func (s *server) execute(w http.ResponseWriter, r *http.Request, command payments.Command) {
+	prefer := preferencesOf(r.Header)
+	command.Wait, command.Async = prefer.wait, prefer.respondAsync
 	result, err := s.payments.Create(r.Context(), command)
-	if !result.KeyExpiresAt.IsZero() {
+	if tellsExpiry(err) {
 		w.Header().Set("Idempotency-Key-Expires", result.KeyExpiresAt.UTC().Format(time.RFC3339))
 	}
+	prefer.applied(w.Header(), result, err)
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
 	case result.Pending:
-		s.pending(w, r, result, command.SchemaVersion)
+		s.pending(w, r, result, command.SchemaVersion, prefer.minimal)
 	default:
-		s.stored(w, result)
+		s.stored(w, result, prefer.minimal)
 	}
 }
 
+// tellsExpiry reports whether an answer is about a key of the caller's command, and so says until when it can be replayed.
+func tellsExpiry(err error) bool {
+	return err == nil || as[*payments.InProgressError](err) || as[*payments.KeyExpiredError](err) || as[*payments.ProviderUnavailableError](err)
+}
+
 // stored answers with what the key keeps, to the byte. The mark of a replay is of this exchange and is not stored.
-func (s *server) stored(w http.ResponseWriter, result payments.Result) {
+func (s *server) stored(w http.ResponseWriter, result payments.Result, minimal bool) {
 	h := w.Header()
-	h.Set("Content-Type", result.Answer.ContentType)
 	if result.Answer.Location != "" {
 		h.Set("Location", result.Answer.Location)
 	}
 	if result.Replayed {
 		h.Set("Idempotent-Replayed", "true")
 	}
+	if minimal && result.Answer.ErrorCode == "" && result.Answer.Status < http.StatusBadRequest {
+		w.WriteHeader(result.Answer.Status)
+		return
+	}
+	h.Set("Content-Type", result.Answer.ContentType)
 	w.WriteHeader(result.Answer.Status)
 	_, _ = w.Write(result.Answer.Body) // the client is gone; its retry gets the same bytes
 }
 
 // pending answers with a payment of which nobody can say yet how it ends.
-func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, version string) {
+func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, version string, minimal bool) {
 	body, err := represent(result.Payment, version)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Location", locationOf(result.Payment.ID))
+	h.Set("Location", locationOf(result.Payment))
 	h.Set("Retry-After", retryAfter(result.RetryAfter))
+	if minimal {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	h.Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
 	_, _ = w.Write(body)
 }
 
 func createCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.Command, error) {
-	named, effective, err := versionNamed(r.Header)
+	named, effective, err := versionNamed(r)
 	if err != nil {
 		return payments.Command{}, err
 	}
@@ -116,14 +137,14 @@ func parseCreate(body members) (payments.Command, error) {
 		Channel:           f.optional("channel", defaultChannel),
 		Description:       f.optional("description", ""),
 	}
-	if err := f.unreadable(); err != nil {
-		return payments.Command{}, err
-	}
 	f.check("accountId", accountIDForm.MatchString(said.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
 	f.check("merchantReference", isText(said.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
 	f.check("channel", channelForm.MatchString(said.Channel), "INVALID", "a lower-case word of at most 32 characters")
 	f.check("description", said.Description == "" || isText(said.Description), "INVALID", "1 to 255 characters, none of them a control character")
 	f.checkMoney(said.Amount, said.Currency)
+	if f.unknown {
+		return payments.Command{}, f.err()
+	}
 	return payments.Command{Said: said, Refusal: f.err()}, nil
 }
 
@@ -142,7 +163,7 @@ func isText(s string) bool {
 
 // getPayment is GET /payments/{id}: the payment as it is now, which is not a replay of how it was created.
 func (s *server) getPayment(w http.ResponseWriter, r *http.Request) {
-	_, version, err := versionNamed(r.Header)
+	_, version, err := versionNamed(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -163,7 +184,7 @@ func (s *server) getPayment(w http.ResponseWriter, r *http.Request) {
 
 // getHistory is GET /payments/{id}/history: every move, oldest first.
 func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
-	if _, _, err := versionNamed(r.Header); err != nil {
+	if _, _, err := versionNamed(r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -188,7 +209,7 @@ func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, body, err)
 }
 
-var paymentIDForm = regexp.MustCompile(`^pay_[0-9a-f]{32}$`)
+var paymentIDForm = regexp.MustCompile(`^(pay|ref)_[0-9a-f]{32}$`)
 
 // paymentID takes the id from the path. What cannot be an id is no payment, and is not asked the database about.
 func paymentID(r *http.Request) (string, error) {

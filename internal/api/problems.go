@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
 	"github.com/paymentsd/paymentsd/internal/tenants"
@@ -47,6 +48,7 @@ var (
 	errAPIVersion       = errors.New("API version is not known")
 	errPanicked         = errors.New("internal error")
 	errIDInvalid        = errors.New("identifier is malformed")
+	errKeyNotFound      = errors.New("no such idempotency key")
 )
 
 // validationError collects everything that is wrong with a body, so that a client learns it in one answer.
@@ -80,6 +82,9 @@ const (
 // rules is the one table from errors to answers; the first line that matches wins. docs/contract.md prints it.
 var rules = []rule{
 	{is(tenants.ErrUnknownAPIKey), 401, "UNAUTHENTICATED", "The API key is missing or not valid.", false, false, false, keyUntouched},
+	{is(errForbidden), 403, "FORBIDDEN", "The API key was not issued for this.", false, false, false, keyUntouched},
+	{is(errRateLimited), 429, "RATE_LIMITED", "The tenant makes more requests than it may.", true, false, true, keyUntouched},
+	{is(errOverloaded), 503, "OVERLOADED", "The service is at its limit; the request was refused before anything was done.", true, false, true, keyUntouched},
 	{is(errRouteNotFound), 404, "NOT_FOUND", "There is no such resource.", false, false, false, keyUntouched},
 	{is(errMethodNotAllowed), 405, "METHOD_NOT_ALLOWED", "The resource does not know this method.", false, false, false, keyUntouched},
 	{is(idempotency.ErrKeyRequired), 400, "IDEMPOTENCY_KEY_REQUIRED", "The header Idempotency-Key is required.", false, true, false, keyUntouched},
@@ -92,6 +97,8 @@ var rules = []rule{
 	{as[*validationError], 422, "VALIDATION_FAILED", "A field breaks a rule.", false, true, false, keyUntouched},
 	{is(errIDInvalid), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
 	{is(payments.ErrNotFound), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
+	{is(errKeyNotFound), 404, "IDEMPOTENCY_KEY_NOT_FOUND", "The tenant has no such idempotency key in this operation.", false, false, false, keyUntouched},
+	{is(accounts.ErrNotFound), 404, "ACCOUNT_NOT_FOUND", "There is no such account.", false, true, false, keyUntouched},
 	{is(payments.ErrKeyReused), 409, "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "This idempotency key was used for a different request.", false, false, false, keyKept},
 	{as[*payments.KeyExpiredError], 409, "IDEMPOTENCY_KEY_EXPIRED", "This idempotency key has expired; its answer is no longer kept.", false, false, false, keyKept},
 	{as[*payments.InProgressError], 409, "IDEMPOTENCY_REQUEST_IN_PROGRESS", "The first request with this idempotency key is still running.", true, false, true, keyKept},
@@ -197,6 +204,12 @@ func ErrorTable() string {
 
 type contextKey int
 
-const tenantKey contextKey = iota
+const callerKey contextKey = iota
 
-func tenantOf(ctx context.Context) string { id, _ := ctx.Value(tenantKey).(string); return id }
+// callerOf is who was authenticated.
+func callerOf(ctx context.Context) tenants.Caller {
+	c, _ := ctx.Value(callerKey).(tenants.Caller)
+	return c
+}
+
+func tenantOf(ctx context.Context) string { return callerOf(ctx).TenantID }

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -10,45 +11,83 @@ import (
 	"github.com/paymentsd/paymentsd/internal/payments"
 )
 
-// version20260501 is the representation with paymentId and status.
-const version20260501 = "2026-05-01"
+// The versions of this API. An answer that was stored stays in the version it was made in.
+const (
+	version20260501 = "2026-05-01" // paymentId, status
+	version20261101 = "2026-11-01" // id, state, createdAt, description
+)
 
-// defaultVersion answers clients that name no version.
-const defaultVersion = version20260501
+// KnowsVersion reports whether this API has such a version.
+func KnowsVersion(version string) bool { _, ok := representations[version]; return ok }
 
-// versionNamed reads the Api-Version header: the version the client named ("" for none), and the one to answer in. It
-// returns errAPIVersion when this API has no such version.
-func versionNamed(h http.Header) (named, effective string, err error) {
-	switch values := h.Values("Api-Version"); {
+// versionNamed reads the Api-Version header: the version the client named ("" for none), and the one to answer in, which is
+// the tenant's pinned one then. It returns errAPIVersion when this API has no such version.
+func versionNamed(r *http.Request) (named, effective string, err error) {
+	values := r.Header.Values("Api-Version")
+	switch {
 	case len(values) == 0:
-		return "", defaultVersion, nil
-	case len(values) == 1 && values[0] == version20260501:
-		return values[0], values[0], nil
-	default:
+		effective = callerOf(r.Context()).APIVersion
+	case len(values) == 1:
+		named, effective = values[0], values[0]
+	}
+	if !KnowsVersion(effective) {
 		return "", "", errAPIVersion
 	}
+	return named, effective, nil
 }
 
-// payment20260501 is a payment as version 2026-05-01 shows it.
+// representations say how each version shows a payment, and a refund with it.
+var representations = map[string]func(payments.Payment) any{
+	version20260501: func(p payments.Payment) any { return represent20260501(p) },
+	version20261101: func(p payments.Payment) any { return represent20261101(p) },
+}
+
 type payment20260501 struct {
 	PaymentID         string          `json:"paymentId"`
+	ParentPaymentID   string          `json:"parentPaymentId,omitzero"` // of a refund
 	Status            payments.Status `json:"status"`
 	AccountID         string          `json:"accountId"`
 	Amount            string          `json:"amount"`
 	Currency          string          `json:"currency"`
 	MerchantReference string          `json:"merchantReference"`
-	Channel           string          `json:"channel"`
+	Channel           string          `json:"channel,omitzero"` // not of a refund
+}
+
+func represent20260501(p payments.Payment) payment20260501 {
+	return payment20260501{
+		PaymentID: p.ID, ParentPaymentID: p.ParentID, Status: p.State.Public(), AccountID: p.AccountID, Amount: p.Amount.String(),
+		Currency: p.Amount.Currency().String(), MerchantReference: p.MerchantReference, Channel: p.Channel,
+	}
+}
+
+type payment20261101 struct {
+	ID                string          `json:"id"`
+	ParentID          string          `json:"parentId,omitzero"` // of a refund
+	State             payments.Status `json:"state"`
+	AccountID         string          `json:"accountId"`
+	Amount            string          `json:"amount"`
+	Currency          string          `json:"currency"`
+	MerchantReference string          `json:"merchantReference"`
+	Channel           string          `json:"channel,omitzero"` // not of a refund
+	Description       string          `json:"description,omitzero"`
+	CreatedAt         string          `json:"createdAt"`
+}
+
+func represent20261101(p payments.Payment) payment20261101 {
+	return payment20261101{
+		ID: p.ID, ParentID: p.ParentID, State: p.State.Public(), AccountID: p.AccountID, Amount: p.Amount.String(),
+		Currency: p.Amount.Currency().String(), MerchantReference: p.MerchantReference, Channel: p.Channel,
+		Description: p.Description, CreatedAt: p.CreatedAt.UTC().Format(time.RFC3339Nano),
+	}
 }
 
 // represent shows a payment in a version of the API.
 func represent(p payments.Payment, version string) ([]byte, error) {
-	if version != version20260501 {
+	show, ok := representations[version]
+	if !ok {
 		return nil, fmt.Errorf("represent payment: this build does not know version %q", version)
 	}
-	return encode(payment20260501{
-		PaymentID: p.ID, Status: p.State.Public(), AccountID: p.AccountID, Amount: p.Amount.String(),
-		Currency: p.Amount.Currency().String(), MerchantReference: p.MerchantReference, Channel: p.Channel,
-	})
+	return encode(show(p))
 }
 
 // moveView is one line of a payment's history. It is an operator's view: it shows the internal states.
@@ -68,7 +107,13 @@ func encode(v any) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-func locationOf(paymentID string) string { return "/payments/" + paymentID }
+// locationOf is where a payment, or a refund, is found.
+func locationOf(p payments.Payment) string {
+	if p.Kind == payments.KindRefund {
+		return "/payments/" + p.ParentID + "/refunds/" + p.ID
+	}
+	return "/payments/" + p.ID
+}
 
 // Answer makes the answer that a finished payment's key stores and replays, in the version that its first request was made
 // in. It is the payments.Render of this API.
@@ -76,7 +121,7 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 	switch p.State {
 	case payments.Completed:
 		body, err := represent(p, schemaVersion)
-		return idempotency.Answer{Status: http.StatusCreated, ContentType: "application/json", Location: locationOf(p.ID), Body: body}, err
+		return idempotency.Answer{Status: http.StatusCreated, ContentType: "application/json", Location: locationOf(p), Body: body}, err
 	case payments.Declined:
 		return refusal(p, p.DeclineCode, "The provider declined the payment."), nil
 	case payments.Canceled:
@@ -92,5 +137,5 @@ func refusal(p payments.Payment, code, message string) idempotency.Answer {
 	b := problem(http.StatusPaymentRequired, code, message)
 	b.SafeNewKey = true
 	b.PaymentID, b.OperationState = p.ID, string(p.State.Public())
-	return idempotency.Answer{Status: b.Status, ContentType: problemContentType, Location: locationOf(p.ID), Body: b.encode(), ErrorCode: code}
+	return idempotency.Answer{Status: b.Status, ContentType: problemContentType, Location: locationOf(p), Body: b.encode(), ErrorCode: code}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 
+	"github.com/paymentsd/paymentsd/internal/accounts"
+	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 )
@@ -21,33 +23,57 @@ import (
 //go:embed openapi.yaml
 var OpenAPI []byte
 
+// Parts is what the API is made of.
+type Parts struct {
+	Payments *payments.Service
+	Accounts *accounts.Register
+	Tenants  *tenants.Directory
+	Keys     *idempotency.Keys
+	Ready    Ready
+	Limits   Limits
+	Log      *slog.Logger
+}
+
 type server struct {
 	payments *payments.Service
+	accounts *accounts.Register
 	tenants  *tenants.Directory
+	keys     *idempotency.Keys
+	limits   Limits
 	log      *slog.Logger
 }
 
 // Ready reports whether a payment could be made now, and if not, why.
 type Ready func(context.Context) error
 
-// NewHandler serves the API.
-func NewHandler(p *payments.Service, t *tenants.Directory, ready Ready, log *slog.Logger) http.Handler {
-	s := &server{p, t, log}
+// NewHandler serves the API. What refuses a request comes in this order: too many at once, no known caller, too many of this
+// caller, not for this caller; then the request itself is looked at.
+func NewHandler(parts Parts) http.Handler {
+	s := &server{parts.Payments, parts.Accounts, parts.Tenants, parts.Keys, parts.Limits, parts.Log}
 	r := chi.NewRouter()
 	r.Use(s.observe, s.catchPanics, middleware.GetHead)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errRouteNotFound) })
 	r.MethodNotAllowed(s.methodNotAllowed)
 
-	routeHealth(r, ready) // not mounted: a mount at the root would take every path that no method fits
+	routeHealth(r, parts.Ready) // not mounted: a mount at the root would take every path that no method fits
 	r.Get("/openapi.yaml", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/yaml")
 		_, _ = w.Write(OpenAPI)
 	})
 	r.Group(func(r chi.Router) {
-		r.Use(s.authenticate)
-		r.Post("/payments", s.createPayment)
-		r.Get("/payments/{id}", s.getPayment)
-		r.Get("/payments/{id}/history", s.getHistory)
+		r.Use(s.limitConcurrency, s.authenticate, s.limitRate)
+		pay, refund, read := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund)), r.With(s.require(tenants.Read))
+		pay.Post("/payments", s.createPayment)
+		refund.Post("/payments/{id}/refunds", s.createRefund)
+		read.Get("/payments", s.listPayments)
+		read.Get("/payments/{id}", s.getPayment)
+		read.Get("/payments/{id}/history", s.getHistory)
+		read.Get("/payments/{id}/refunds", s.listRefunds)
+		read.Get("/payments/{id}/refunds/{refundId}", s.getRefund)
+		read.Get("/idempotency-keys/{operation}/{key}", s.getKey)
+		read.Get("/accounts/{id}", s.getAccount)
+		pay.Put("/accounts/{id}", s.putAccount)
+		pay.Put("/accounts/{id}/settings/default-currency", s.putDefaultCurrency)
 	})
 	return r
 }
@@ -70,12 +96,12 @@ func (s *server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 // authenticate finds the tenant, before anything else is looked at.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tenantID, err := s.tenants.Authenticate(r.Context(), bearer(r.Header))
+		caller, err := s.tenants.Authenticate(r.Context(), bearer(r.Header))
 		if err != nil {
 			s.fail(w, r, unavailableUnlessRefused(err))
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tenantKey, tenantID)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey, caller)))
 	})
 }
 

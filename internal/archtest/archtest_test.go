@@ -40,7 +40,9 @@ func imports(t *testing.T) map[string][]string {
 }
 
 // isGenerated reports whether the package is the sqlc package of its parent.
-func isGenerated(pkg string) bool { return strings.HasSuffix(pkg, "sql") && strings.Contains(pkg, "/internal/") }
+func isGenerated(pkg string) bool {
+	return strings.HasSuffix(pkg, "sql") && strings.Contains(pkg, "/internal/")
+}
 
 func TestArrowsHold(t *testing.T) {
 	for from, tos := range imports(t) {

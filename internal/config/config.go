@@ -26,7 +26,17 @@ type Settings struct {
 	ProviderKeyWindow time.Duration `name:"provider-key-window" env:"PAYMENTSD_PROVIDER_KEY_WINDOW" default:"24h" help:"How long the provider remembers our keys, as a duration; its contract, not our wish. Nine tenths into it nothing is sent again."`
 	ProviderLookupLag time.Duration `name:"provider-lookup-lag" env:"PAYMENTSD_PROVIDER_LOOKUP_LAG" default:"2s" help:"How long a charge may be missing from the provider's lookup, as a duration; its contract. Before that, not found proves nothing."`
 	RecoveryInterval  time.Duration `name:"recovery-interval" env:"PAYMENTSD_RECOVERY_INTERVAL" default:"1s" help:"How often recovery looks for work, and its first pause for an unknown payment, as a duration. The scan is one index probe, so a second is cheap."`
-	KeyWindow         time.Duration `name:"key-window" env:"PAYMENTSD_KEY_WINDOW" default:"24h" help:"How long a finished key is remembered, as a duration; part of the contract, published in every keyed answer."`
+	KeyWindow         time.Duration `name:"key-window" env:"PAYMENTSD_KEY_WINDOW" default:"24h" help:"How long a finished key is replayed, as a duration; part of the contract, published in every keyed answer."`
+
+	TombstoneRetention time.Duration `name:"tombstone-retention" env:"PAYMENTSD_TOMBSTONE_RETENTION" default:"720h" help:"How long after that a late retry is still told that it is late, as a duration. Longer than any queue in which a client keeps its retries."`
+	ExpiredKeys        string        `name:"expired-keys" env:"PAYMENTSD_EXPIRED_KEYS" default:"refuse" enum:"refuse,reuse" help:"What a retry after the window is: refuse (409, names the payment) or reuse (a new operation). Refuse, because a late retry that pays again is a surprise."`
+	FingerprintRule    string        `name:"fingerprint-rule" env:"PAYMENTSD_FINGERPRINT_RULE" default:"v2" enum:"v1,v2" help:"Rule by which new fingerprints are made: v1 or v2. Stay on v1 until every instance knows v2."`
+	OutboxRetention    time.Duration `name:"outbox-retention" env:"PAYMENTSD_OUTBOX_RETENTION" default:"72h" help:"How long a published event is kept, as a duration. Long enough to look into what consumers say they did not get."`
+	CleanupInterval    time.Duration `name:"cleanup-interval" env:"PAYMENTSD_CLEANUP_INTERVAL" default:"1m" help:"How often cleanup looks for work, as a duration. Nothing depends on it but the size of the tables."`
+
+	InFlightMax int     `name:"in-flight-max" env:"PAYMENTSD_IN_FLIGHT_MAX" default:"2000" help:"Requests that one process serves at once, a number; more are refused (503) before they claim anything. 0 is no limit. Each costs some 30 kB."`
+	TenantRate  float64 `name:"tenant-rate" env:"PAYMENTSD_TENANT_RATE" default:"0" help:"Requests a second that one process takes of one tenant, a number; more are refused (429). 0 is no limit, because what is fair depends on the contract."`
+	TenantBurst int     `name:"tenant-burst" env:"PAYMENTSD_TENANT_BURST" default:"100" help:"Requests that a tenant may make at once above its rate, a number."`
 
 	DBMaxConns int32  `name:"db-max-conns" env:"PAYMENTSD_DB_MAX_CONNS" default:"16" help:"Connections to PostgreSQL, a number. Few, because more writers than it has processors make it slower; 1 works."`
 	LogLevel   string `name:"log-level" env:"PAYMENTSD_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: debug, info, warn or error."`
@@ -45,6 +55,8 @@ func (s Settings) Check() error {
 	for variable, d := range map[string]time.Duration{
 		"PAYMENTSD_LEASE": s.Lease, "PAYMENTSD_PROVIDER_TIMEOUT": s.ProviderTimeout, "PAYMENTSD_KEY_WINDOW": s.KeyWindow,
 		"PAYMENTSD_RECOVERY_INTERVAL": s.RecoveryInterval, "PAYMENTSD_PROVIDER_KEY_WINDOW": s.ProviderKeyWindow,
+		"PAYMENTSD_TOMBSTONE_RETENTION": s.TombstoneRetention, "PAYMENTSD_CLEANUP_INTERVAL": s.CleanupInterval,
+		"PAYMENTSD_OUTBOX_RETENTION": s.OutboxRetention,
 	} {
 		if d <= 0 {
 			refuse(variable, "is %v: it must be longer than nothing", d)
@@ -60,6 +72,15 @@ func (s Settings) Check() error {
 	if s.ProviderKeyWindow > 0 && s.ProviderKeyWindow*9/10 <= s.ProviderLookupLag {
 		refuse("PAYMENTSD_PROVIDER_KEY_WINDOW", "is %v: nine tenths of it must be longer than PAYMENTSD_PROVIDER_LOOKUP_LAG (%v), or a lost request could never be sent again",
 			s.ProviderKeyWindow, s.ProviderLookupLag)
+	}
+	if s.InFlightMax < 0 {
+		refuse("PAYMENTSD_IN_FLIGHT_MAX", "is %d: it cannot be negative", s.InFlightMax)
+	}
+	if s.TenantRate < 0 {
+		refuse("PAYMENTSD_TENANT_RATE", "is %v: it cannot be negative", s.TenantRate)
+	}
+	if s.TenantRate > 0 && s.TenantBurst < 1 {
+		refuse("PAYMENTSD_TENANT_BURST", "is %d: it must be at least 1", s.TenantBurst)
 	}
 	if s.DBMaxConns < 1 {
 		refuse("PAYMENTSD_DB_MAX_CONNS", "is %d: it must be at least 1", s.DBMaxConns)

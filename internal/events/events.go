@@ -49,6 +49,20 @@ type Payment struct {
 	Sequence          int       `json:"sequence"`
 }
 
+// Account is the payload of AccountChanged: the account as it is now.
+type Account struct {
+	EventID         string    `json:"eventId"`
+	Type            Type      `json:"type"`
+	AccountID       string    `json:"accountId"`
+	Status          string    `json:"status"`
+	DefaultCurrency string    `json:"defaultCurrency,omitzero"`
+	OccurredAt      time.Time `json:"occurredAt"`
+	Sequence        int       `json:"sequence"`
+}
+
+// Encode is the payload as it is stored and sent, member order included.
+func (a Account) Encode() ([]byte, error) { return json.Marshal(a, json.Deterministic(true)) }
+
 // NewID makes an event id, "evt_" and 32 hex digits that grow with time.
 func NewID() string { return newID("evt_") }
 

@@ -1,15 +1,17 @@
 // Package outbox promises that an event is recorded together with what it announces or not at all, and that everything
 // recorded is published.
 //
-// An event row is appended by the transaction that decides it: the statements that open and move payments end in an INSERT
-// into outbox_events, because they must be one statement with the rows the event is about. This package says what such a
-// row holds, and watches over those that nobody has published yet.
+// An event row is appended by the transaction that decides it: with Append, or, where everything has to be one statement, by
+// the statements that open and move payments, which end in an INSERT of the same row. This package says what such a row
+// holds, watches over those that nobody has published yet, and deletes those that were published long ago.
 package outbox
 
 import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/paymentsd/paymentsd/internal/outbox/internal/outboxsql"
 )
@@ -21,6 +23,39 @@ type Event struct {
 	Sequence    int    // 1, 2, 3 … within the aggregate
 	Type        string
 	Payload     []byte
+}
+
+// Append records an event with whatever tx commits, or not at all.
+func Append(ctx context.Context, tx pgx.Tx, tenantID string, e Event) error {
+	err := outboxsql.New().InsertEvent(ctx, tx, outboxsql.InsertEventParams{
+		TenantID: tenantID, EventID: e.ID, AggregateID: e.AggregateID, Sequence: int32(e.Sequence), EventType: e.Type, Payload: e.Payload})
+	if err != nil {
+		return fmt.Errorf("append event: %w", err)
+	}
+	return nil
+}
+
+// DeletePublished deletes events that were published at least keepFor ago, in batches of at most batchMax rows, each in a
+// short transaction of its own, pausing in between. What is not published is never deleted. Any number of instances may do
+// it at once.
+func DeletePublished(ctx context.Context, db outboxsql.DBTX, keepFor time.Duration, batchMax int, pause time.Duration) (deleted int64, err error) {
+	after := time.Time{}
+	for {
+		batch, err := outboxsql.New().DeletePublished(ctx, db, outboxsql.DeletePublishedParams{After: after, KeepFor: keepFor, RowsMax: int32(batchMax)})
+		if err != nil {
+			return deleted, fmt.Errorf("delete published events: %w", err)
+		}
+		deleted += batch.Deleted
+		if batch.Deleted < int64(batchMax) {
+			return deleted, nil
+		}
+		after = batch.Until
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return deleted, nil
+		}
+	}
 }
 
 // Backlog is what waits to be published.

@@ -17,3 +17,8 @@ WITH old AS (
 )
 SELECT (SELECT count(*) FROM deleted) AS deleted,
        coalesce((SELECT max(published_at) FROM old), @after::timestamptz)::timestamptz AS until;
+
+-- name: InsertEvent :exec
+-- Locks nothing but its own row.
+INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+VALUES (@tenant_id, @event_id, @aggregate_id, @sequence, @event_type, @payload);

@@ -81,6 +81,9 @@ const (
 	StatusCanceled Status = "CANCELED"
 )
 
+// Statuses are all of them.
+var Statuses = []Status{Pending, Settled, StatusDeclined, StatusCanceled}
+
 // Public is the client's word for the state.
 func (s State) Public() Status {
 	switch s {

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,9 +46,31 @@ type Directory struct {
 	remembered map[[sha256.Size]byte]authenticated
 }
 
+// Scope is what an API key may be used for.
+type Scope string
+
+const (
+	Read   Scope = "read"
+	Pay    Scope = "pay"
+	Refund Scope = "refund"
+)
+
+// AllScopes is what an API key may do unless it was issued for less.
+var AllScopes = []Scope{Read, Pay, Refund}
+
+// Caller is whom an API key speaks for, and how far.
+type Caller struct {
+	TenantID   string
+	APIVersion string // answers requests that name none
+	Scopes     []Scope
+}
+
+// May reports whether the caller's API key was issued for this.
+func (c Caller) May(s Scope) bool { return slices.Contains(c.Scopes, s) }
+
 type authenticated struct {
-	tenantID string
-	until    time.Time
+	caller Caller
+	until  time.Time
 }
 
 // NewDirectory makes a directory on a pool of connections.
@@ -55,40 +78,62 @@ func NewDirectory(db tenantssql.DBTX) *Directory {
 	return &Directory{db: db, sql: tenantssql.New(), remembered: map[[sha256.Size]byte]authenticated{}}
 }
 
-// Authenticate finds the tenant that an API key speaks for. It returns ErrUnknownAPIKey when there is none.
-func (d *Directory) Authenticate(ctx context.Context, secret string) (tenantID string, err error) {
+// Authenticate finds the caller that an API key speaks for. It returns ErrUnknownAPIKey when there is none.
+func (d *Directory) Authenticate(ctx context.Context, secret string) (Caller, error) {
 	if secret == "" {
-		return "", ErrUnknownAPIKey
+		return Caller{}, ErrUnknownAPIKey
 	}
 	hash := sha256.Sum256([]byte(secret))
-	if tenantID, ok := d.recall(hash); ok {
-		return tenantID, nil
+	if caller, ok := d.recall(hash); ok {
+		return caller, nil
 	}
-	tenantID, err = d.sql.FindTenantBySecret(ctx, d.db, hash[:])
+	row, err := d.sql.FindTenantBySecret(ctx, d.db, hash[:])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", ErrUnknownAPIKey
+		return Caller{}, ErrUnknownAPIKey
 	}
 	if err != nil {
-		return "", fmt.Errorf("authenticate: %w", err)
+		return Caller{}, fmt.Errorf("authenticate: %w", err)
 	}
-	d.remember(hash, tenantID)
-	return tenantID, nil
+	caller := Caller{row.TenantID, row.ApiVersion, scopesOf(row.Scopes)}
+	d.remember(hash, caller)
+	return caller, nil
 }
 
-func (d *Directory) recall(hash [sha256.Size]byte) (string, bool) {
+func scopesOf(names []string) []Scope {
+	scopes := make([]Scope, len(names))
+	for i, n := range names {
+		scopes[i] = Scope(n)
+	}
+	return scopes
+}
+
+func (d *Directory) recall(hash [sha256.Size]byte) (Caller, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a, ok := d.remembered[hash]
-	return a.tenantID, ok && time.Now().Before(a.until)
+	return a.caller, ok && time.Now().Before(a.until)
 }
 
-func (d *Directory) remember(hash [sha256.Size]byte, tenantID string) {
+func (d *Directory) remember(hash [sha256.Size]byte, caller Caller) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.remembered) >= rememberedMax {
 		clear(d.remembered)
 	}
-	d.remembered[hash] = authenticated{tenantID, time.Now().Add(rememberedFor)}
+	d.remembered[hash] = authenticated{caller, time.Now().Add(rememberedFor)}
+}
+
+// PinAPIVersion says which version of the API answers the tenant's requests that name none. Stored answers stay as they
+// are. It returns ErrNotFound.
+func (d *Directory) PinAPIVersion(ctx context.Context, tenantID, version string) error {
+	rows, err := d.sql.PinAPIVersion(ctx, d.db, tenantssql.PinAPIVersionParams{TenantID: tenantID, ApiVersion: version})
+	if err != nil {
+		return fmt.Errorf("pin API version: %w", err)
+	}
+	if rows == 0 {
+		return ErrNotFound
+	}
+	return nil
 }
 
 // Create makes a tenant, or does nothing when it exists.
@@ -107,9 +152,9 @@ func (d *Directory) OpenAccount(ctx context.Context, tenantID, accountID string)
 	return nil
 }
 
-// IssueAPIKey makes an API key with a random secret and returns the secret, which cannot be had again. It returns
-// ErrNotFound when there is no such tenant and ErrExists when the name is taken.
-func (d *Directory) IssueAPIKey(ctx context.Context, tenantID, name string) (secret string, err error) {
+// IssueAPIKey makes an API key for the given scopes, all when none is given, with a random secret, and returns the secret,
+// which cannot be had again. It returns ErrNotFound when there is no such tenant and ErrExists when the name is taken.
+func (d *Directory) IssueAPIKey(ctx context.Context, tenantID, name string, scopes ...Scope) (secret string, err error) {
 	exists, err := d.sql.TenantExists(ctx, d.db, tenantID)
 	if err != nil {
 		return "", fmt.Errorf("issue API key: %w", err)
@@ -120,16 +165,23 @@ func (d *Directory) IssueAPIKey(ctx context.Context, tenantID, name string) (sec
 	random := make([]byte, 32)
 	_, _ = rand.Read(random) // never fails, by its documentation
 	secret = "sk_" + base64.RawURLEncoding.EncodeToString(random)
-	issued, err := d.insertAPIKey(ctx, tenantID, name, secret)
+	issued, err := d.insertAPIKey(ctx, tenantID, name, secret, scopes)
 	if err == nil && !issued {
 		err = ErrExists
 	}
 	return secret, err
 }
 
-func (d *Directory) insertAPIKey(ctx context.Context, tenantID, name, secret string) (bool, error) {
+func (d *Directory) insertAPIKey(ctx context.Context, tenantID, name, secret string, scopes []Scope) (bool, error) {
+	if len(scopes) == 0 {
+		scopes = AllScopes
+	}
+	names := make([]string, len(scopes))
+	for i, s := range scopes {
+		names[i] = string(s)
+	}
 	hash := sha256.Sum256([]byte(secret))
-	rows, err := d.sql.InsertAPIKey(ctx, d.db, tenantssql.InsertAPIKeyParams{TenantID: tenantID, ApiKeyID: name, SecretHash: hash[:]})
+	rows, err := d.sql.InsertAPIKey(ctx, d.db, tenantssql.InsertAPIKeyParams{TenantID: tenantID, ApiKeyID: name, SecretHash: hash[:], Scopes: names})
 	if err != nil {
 		return false, fmt.Errorf("issue API key: %w", err)
 	}
@@ -152,6 +204,7 @@ func (d *Directory) RevokeAPIKey(ctx context.Context, tenantID, name string) err
 // APIKey is what can be told about an API key. The secret cannot.
 type APIKey struct {
 	Name      string
+	Scopes    []Scope
 	CreatedAt time.Time
 	RevokedAt *time.Time
 }
@@ -164,7 +217,7 @@ func (d *Directory) APIKeys(ctx context.Context, tenantID string) ([]APIKey, err
 	}
 	keys := make([]APIKey, len(rows))
 	for i, r := range rows {
-		keys[i] = APIKey{r.ApiKeyID, r.CreatedAt, r.RevokedAt}
+		keys[i] = APIKey{r.ApiKeyID, scopesOf(r.Scopes), r.CreatedAt, r.RevokedAt}
 	}
 	return keys, nil
 }
@@ -181,7 +234,7 @@ func (d *Directory) Demo(ctx context.Context) error {
 				return err
 			}
 		}
-		if _, err := d.insertAPIKey(ctx, tenantID, "demo", "sk_demo_"+tenantID); err != nil {
+		if _, err := d.insertAPIKey(ctx, tenantID, "demo", "sk_demo_"+tenantID, nil); err != nil {
 			return err
 		}
 	}

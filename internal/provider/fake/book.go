@@ -1,53 +1,37 @@
 package fake
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// book is what the provider knows. One mutex makes every decision atomic: whether a key is known, whether the account
-// can pay, the journal record, and the charge itself. Everything is kept in memory, about 1 KiB a charge, for as long as
-// the journal exists: a test may ask for any charge it ever made.
+// book is what the provider knows. One mutex makes every decision atomic: whether a key is known, whether the money may
+// move, the journal record, and the move itself. Everything is kept in memory, about 1 KiB an order, for as long as the
+// journal exists: a test may ask for any charge it ever made.
 type book struct {
 	keyWindow time.Duration
 	lookupLag time.Duration
 
-	mu          sync.Mutex
-	journal     *journal
-	closed      bool
-	attempts    int                   // how many there were; the next one gets the next number as its id
-	charges     []*attempt            // the executed ones, in order
-	byReference map[string][]*attempt // the same, by reference
-	keys        map[string]*attempt   // what is remembered under a key, declined attempts included
-	held        map[string]bool       // keys whose first request is still running
-	balances    map[string]map[string]int64
+	mu      sync.Mutex
+	journal *journal
+	closed  bool
+	ledger  ledger
+	keys    map[string]*attempt // what is remembered under a key, declined attempts included; one space for both kinds
+	held    map[string]bool     // keys whose first request is still running
 }
 
-// chargeRequest is the body of POST /v1/charges. Every member is required, and no other is allowed.
-type chargeRequest struct {
-	Account     string `json:"account"`
-	AmountMinor int64  `json:"amountMinor"`
-	Currency    string `json:"currency"`
-	Reference   string `json:"reference"`
-	PaymentID   string `json:"paymentId"`
-}
-
-// attempt is a charge that was executed or declined, with the answer that is remembered for its key.
+// attempt is an order that was executed or declined, with the answer that is remembered for its key.
 type attempt struct {
-	ID             string    `json:"id"`
-	Status         string    `json:"status"` // succeeded or declined
-	DeclineCode    string    `json:"declineCode,omitempty"`
-	Account        string    `json:"account"`
-	AmountMinor    int64     `json:"amountMinor"`
-	Currency       string    `json:"currency"`
-	Reference      string    `json:"reference"`
-	PaymentID      string    `json:"paymentId"`
+	ID          string `json:"id"`
+	Status      string `json:"status"` // succeeded or declined
+	DeclineCode string `json:"declineCode,omitempty"`
+	terms
 	IdempotencyKey string    `json:"idempotencyKey"`
 	ExecutedAt     time.Time `json:"executedAt"`
 	RequestSHA256  string    `json:"requestSha256"` // of the body's bytes: a key insists on equal bytes, not on equal meaning
@@ -68,12 +52,11 @@ var (
 
 func openBook(dir string, keyWindow, lookupLag time.Duration, log *slog.Logger) (*book, error) {
 	b := &book{
-		keyWindow:   keyWindow,
-		lookupLag:   lookupLag,
-		byReference: map[string][]*attempt{},
-		keys:        map[string]*attempt{},
-		held:        map[string]bool{},
-		balances:    map[string]map[string]int64{},
+		keyWindow: keyWindow,
+		lookupLag: lookupLag,
+		ledger:    newLedger(),
+		keys:      map[string]*attempt{},
+		held:      map[string]bool{},
 	}
 	journal, err := openJournal(dir, log, b.apply)
 	b.journal = journal
@@ -85,18 +68,10 @@ func openBook(dir string, keyWindow, lookupLag time.Duration, log *slog.Logger) 
 func (b *book) apply(r record) {
 	switch {
 	case r.Attempt != nil:
-		a := r.Attempt
-		b.attempts++
-		b.keys[a.IdempotencyKey] = a
-		if a.Status == succeeded {
-			b.charges = append(b.charges, a)
-			b.byReference[a.Reference] = append(b.byReference[a.Reference], a)
-			if _, limited := b.balances[a.Account][a.Currency]; limited {
-				b.balances[a.Account][a.Currency] -= a.AmountMinor
-			}
-		}
+		b.keys[r.Attempt.IdempotencyKey] = r.Attempt
+		b.ledger.apply(r.Attempt)
 	case r.Account != nil:
-		b.balances[r.Account.Account] = r.Account.Minor
+		b.ledger.balances[r.Account.Account] = r.Account.Minor
 	case r.Forget:
 		clear(b.keys)
 	}
@@ -114,22 +89,22 @@ func (b *book) write(r record) error {
 	return nil
 }
 
-// order is one request to charge, as it arrived.
+// order is one request to charge or to refund, as it arrived.
 type order struct {
-	key     string
-	body    []byte
-	request chargeRequest
-	holds   bool // this request took the key with hold
+	key  string
+	body []byte
+	terms
+	holds bool // this request took the key with hold
 
 	// What the script says: refuse with this code; or execute, and remember a 500 as the answer.
 	declineCode string
 	failForever bool
 }
 
-// charge does what a provider does with a request: gives the remembered attempt if the key is known, and otherwise
+// place does what a provider does with an order: gives the remembered attempt if the key is known, and otherwise
 // executes or declines, once, and remembers. It returns errKeyReused, errKeyHeld, errProviderOff, or the journal's error,
 // and then nothing has happened.
-func (b *book) charge(o order) (a attempt, replayed bool, err error) {
+func (b *book) place(o order) (a attempt, replayed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if o.holds {
@@ -140,7 +115,7 @@ func (b *book) charge(o order) (a attempt, replayed bool, err error) {
 	sum := sha256.Sum256(o.body)
 	fingerprint := hex.EncodeToString(sum[:])
 	if known := b.remembered(o.key); known != nil {
-		if known.RequestSHA256 != fingerprint {
+		if known.RequestSHA256 != fingerprint { // an order of the other kind always differs: only refunds say chargeId
 			return attempt{}, false, errKeyReused
 		}
 		return *known, true, nil
@@ -153,26 +128,20 @@ func (b *book) charge(o order) (a attempt, replayed bool, err error) {
 	return a, false, nil
 }
 
-// decide says what a new request comes to.
+// decide says what a new order comes to.
 func (b *book) decide(o order) attempt {
 	a := attempt{
-		ID:             fmt.Sprintf("ch_%06d", b.attempts+1),
+		ID:             b.ledger.nextID(o.kind()),
 		Status:         succeeded,
-		Account:        o.request.Account,
-		AmountMinor:    o.request.AmountMinor,
-		Currency:       o.request.Currency,
-		Reference:      o.request.Reference,
-		PaymentID:      o.request.PaymentID,
+		terms:          o.terms,
 		IdempotencyKey: o.key,
 		ExecutedAt:     time.Now().UTC(),
 		Answer:         http.StatusCreated,
 	}
-	balance, limited := b.balances[a.Account][a.Currency]
+	code := cmp.Or(o.declineCode, b.ledger.objection(o.terms))
 	switch {
-	case o.declineCode != "":
-		a.Status, a.DeclineCode, a.Answer = declined, o.declineCode, http.StatusPaymentRequired
-	case limited && balance < a.AmountMinor:
-		a.Status, a.DeclineCode, a.Answer = declined, "INSUFFICIENT_FUNDS", http.StatusPaymentRequired
+	case code != "":
+		a.Status, a.DeclineCode, a.Answer = declined, code, http.StatusPaymentRequired
 	case o.failForever:
 		a.Answer = http.StatusInternalServerError
 	}
@@ -207,30 +176,23 @@ func (b *book) remembered(key string) *attempt {
 	return a
 }
 
-// lookup gives what a lookup by key may see: nothing before the lookup lag is over, nothing once the key is forgotten.
-func (b *book) lookup(key string) []attempt {
+// lookup gives what a lookup of this kind by key may see: nothing before the lookup lag is over, nothing once the key is
+// forgotten.
+func (b *book) lookup(k kind, key string) []attempt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.remembered(key)
-	if a == nil || time.Since(a.ExecutedAt) < b.lookupLag {
+	if a == nil || a.kind() != k || time.Since(a.ExecutedAt) < b.lookupLag {
 		return nil
 	}
 	return []attempt{*a}
 }
 
-// executed gives every charge that really happened, for one reference or (empty) for all.
-func (b *book) executed(reference string) []attempt {
+// executed gives every order of this kind that really moved money, for one reference or (empty) for all.
+func (b *book) executed(k kind, reference string) []attempt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	found := b.charges
-	if reference != "" {
-		found = b.byReference[reference]
-	}
-	charges := make([]attempt, len(found))
-	for i, a := range found {
-		charges[i] = *a
-	}
-	return charges
+	return b.ledger.list(listing{k, reference})
 }
 
 func (b *book) setBalances(account string, minor map[string]int64) error {

@@ -13,28 +13,22 @@ import (
 	"github.com/paymentsd/paymentsd/internal/money"
 )
 
-// executedCharge is how /control/charges shows a charge. Only money that moved is listed, declines are not.
-type executedCharge struct {
-	ID             string    `json:"id"`
-	Account        string    `json:"account"`
-	AmountMinor    int64     `json:"amountMinor"`
-	Currency       string    `json:"currency"`
-	Reference      string    `json:"reference"`
-	PaymentID      string    `json:"paymentId"`
+// executedOrder is how /control/charges and /control/refunds show an order. Only money that moved is listed, declines are
+// not.
+type executedOrder struct {
+	ID string `json:"id"`
+	terms
 	IdempotencyKey string    `json:"idempotencyKey"`
 	ExecutedAt     time.Time `json:"executedAt"`
 }
 
-// controlCharges is GET /control/charges?reference=: what was really executed.
-func (s *Server) controlCharges(w http.ResponseWriter, r *http.Request) {
-	charges := []executedCharge{}
-	for _, a := range s.book.executed(r.URL.Query().Get("reference")) {
-		charges = append(charges, executedCharge{
-			ID: a.ID, Account: a.Account, AmountMinor: a.AmountMinor, Currency: a.Currency,
-			Reference: a.Reference, PaymentID: a.PaymentID, IdempotencyKey: a.IdempotencyKey, ExecutedAt: a.ExecutedAt,
-		})
+// controlExecuted is GET /control/charges?reference= and GET /control/refunds?reference=: what was really executed.
+func (s *Server) controlExecuted(w http.ResponseWriter, r *http.Request, k kind) {
+	orders := []executedOrder{}
+	for _, a := range s.book.executed(k, r.URL.Query().Get("reference")) {
+		orders = append(orders, executedOrder{a.ID, a.terms, a.IdempotencyKey, a.ExecutedAt})
 	}
-	writeJSON(w, http.StatusOK, charges)
+	writeJSON(w, http.StatusOK, orders)
 }
 
 // controlRequests is GET /control/requests?reference=: what was received on /v1, executed or not.
@@ -65,8 +59,8 @@ func (s *Server) controlClearFaults(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// controlForgetKeys is POST /control/forget-keys: every key is new again, and the charges stay. It models the end of the
-// provider's key window: the same key would charge again, and a lookup by key finds nothing.
+// controlForgetKeys is POST /control/forget-keys: every key is new again, and what was executed stays. It models
+// the end of the provider's key window: the same key would charge or refund again, and a lookup by key finds nothing.
 func (s *Server) controlForgetKeys(w http.ResponseWriter, _ *http.Request) {
 	if err := s.book.forgetKeys(); err != nil {
 		problem(w, http.StatusInternalServerError, err.Error())

@@ -13,32 +13,26 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// chargeView is a charge as the provider's API shows it.
-type chargeView struct {
-	ID             string    `json:"id"`
-	Status         string    `json:"status"`
-	DeclineCode    string    `json:"declineCode,omitempty"`
-	Account        string    `json:"account"`
-	AmountMinor    int64     `json:"amountMinor"`
-	Currency       string    `json:"currency"`
-	Reference      string    `json:"reference"`
-	PaymentID      string    `json:"paymentId"`
+// orderView is an order as the provider's API shows it.
+type orderView struct {
+	ID          string `json:"id"`
+	Status      string `json:"status"`
+	DeclineCode string `json:"declineCode,omitempty"`
+	terms
 	IdempotencyKey string    `json:"idempotencyKey"`
 	Replayed       bool      `json:"replayed"` // this answer repeats an earlier one
 	ExecutedAt     time.Time `json:"executedAt"`
 }
 
-func (a attempt) view(replayed bool) chargeView {
-	return chargeView{
-		ID: a.ID, Status: a.Status, DeclineCode: a.DeclineCode,
-		Account: a.Account, AmountMinor: a.AmountMinor, Currency: a.Currency,
-		Reference: a.Reference, PaymentID: a.PaymentID, IdempotencyKey: a.IdempotencyKey,
-		Replayed: replayed, ExecutedAt: a.ExecutedAt,
+func (a attempt) view(replayed bool) orderView {
+	return orderView{
+		ID: a.ID, Status: a.Status, DeclineCode: a.DeclineCode, terms: a.terms,
+		IdempotencyKey: a.IdempotencyKey, Replayed: replayed, ExecutedAt: a.ExecutedAt,
 	}
 }
 
 // distorted is the view as a fault wants it told.
-func (v chargeView) distorted(f fault) chargeView {
+func (v orderView) distorted(f fault) orderView {
 	switch f.Name {
 	case faultWrongAmount:
 		v.AmountMinor++
@@ -64,31 +58,31 @@ func (f fault) refuse(w http.ResponseWriter) {
 	case faultDropBeforeExecute:
 		hangUp(w, quietly)
 	case faultInProgress:
-		refuseCharge(w, errKeyHeld)
+		refuseOrder(w, errKeyHeld)
 	case faultRateLimited:
 		w.Header().Set("Retry-After", "1")
 		refuse(w, http.StatusTooManyRequests, "rate_limited", "too many requests")
 	case faultErrorBefore, faultLookupError:
-		refuseCharge(w, errInternal)
+		refuseOrder(w, errInternal)
 	default:
 		panic("the fault " + f.Name + " prevents nothing")
 	}
 }
 
-// answerCharge tells the client what the attempt came to, as well as the fault lets it.
-func answerCharge(w http.ResponseWriter, f fault, a attempt, replayed bool) {
+// answerOrder tells the client what the attempt came to, as well as the fault lets it.
+func answerOrder(w http.ResponseWriter, f fault, a attempt, replayed bool) {
 	switch {
 	case f.Name == faultExecuteThenDrop:
 		hangUp(w, quietly)
 	case f.Name == faultErrorAfter, a.Answer == http.StatusInternalServerError:
-		refuseCharge(w, errInternal)
+		refuseOrder(w, errInternal)
 	default:
 		deliver(w, f, a.Answer, encode(a.view(replayed).distorted(f)))
 	}
 }
 
 func answerLookup(w http.ResponseWriter, f fault, found []attempt) {
-	views := make([]chargeView, len(found))
+	views := make([]orderView, len(found))
 	for i, a := range found {
 		views[i] = a.view(false).distorted(f)
 	}
@@ -106,7 +100,7 @@ func deliver(w http.ResponseWriter, f fault, status int, body []byte) {
 		_, _ = w.Write(body[:len(body)/2])
 	case faultUnreadableBody:
 		w.WriteHeader(status)
-		_, _ = io.WriteString(w, "<html>charge created</html>")
+		_, _ = io.WriteString(w, "<html>created</html>")
 	case faultCloseIdle:
 		answerThenClose(w, status, body)
 	default:
@@ -151,8 +145,8 @@ func takeOver(w http.ResponseWriter) net.Conn {
 
 var errInternal = errors.New("internal error")
 
-// refuseCharge answers with the provider's error for it.
-func refuseCharge(w http.ResponseWriter, err error) {
+// refuseOrder answers with the provider's error for it.
+func refuseOrder(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, errKeyReused):
 		refuse(w, http.StatusUnprocessableEntity, "idempotency_key_reused", err.Error())

@@ -78,6 +78,7 @@ func TestKillKeepsWhatWasAnswered(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, last, 100)
+	kill() // its journal is free once it is dead, not once it is silent
 
 	b, _ = startProcess(t, dir)
 	for i := range last + 1 {
@@ -165,7 +166,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- server.Serve(ctx) }()
-		b := bench{t, "http://" + server.Addr()}
+		b := bench{t, "http://" + server.Addr(), "charge"}
 		require.Eventually(t, func() bool { return b.lookup("k").status == 200 }, patience, time.Millisecond)
 		b.control(http.MethodPost, "/control/down", `{"forMs":600000}`)
 		cancel()

@@ -13,7 +13,8 @@ import (
 // The faults. Each request uses up at most one: the oldest scripted one that fits it.
 //
 // "executes" always means what an ordinary request would do: a key that is known gives its remembered answer, an account
-// without funds declines. What the fault then spoils is the answer.
+// without funds declines, and so does a charge of which too little is left to refund. What the fault then spoils is the
+// answer.
 const (
 	faultDelay             = "delay"               // waits delayMs, then acts as usual
 	faultExecuteThenDrop   = "execute_then_drop"   // executes, then closes the connection without an answer
@@ -23,7 +24,7 @@ const (
 	faultRateLimited       = "rate_limited"        // 429 with Retry-After; no effect
 	faultErrorBefore       = "error_before"        // 500; no effect, and the key is not remembered
 	faultErrorAfter        = "error_after"         // executes, answers 500; a resend gets the ordinary answer
-	faultErrorForever      = "error_forever"       // executes, and remembers a 500 under the key: every resend gets that, lookups find the charge
+	faultErrorForever      = "error_forever"       // executes, and remembers a 500 under the key: every resend gets that, lookups find what was executed
 	faultTruncatedBody     = "truncated_body"      // executes, sends half of the answer, closes the connection
 	faultUnreadableBody    = "unreadable_body"     // executes, answers with the right status and something that is no JSON
 	faultWrongAmount       = "wrong_amount"        // executes the right amount, answers with one minor unit more
@@ -34,30 +35,39 @@ const (
 	faultCloseIdle         = "close_idle"          // acts as usual, then closes the kept-alive connection without saying so
 )
 
+// The calls that a fault can spoil.
 const (
-	onCharge = "charge"
-	onLookup = "lookup"
+	onCharge       = "charge"
+	onRefund       = "refund"
+	onLookup       = "lookup" // of a charge
+	onRefundLookup = "refund_lookup"
+)
+
+var (
+	onOrders   = []string{onCharge, onRefund}
+	onLookups  = []string{onLookup, onRefundLookup}
+	onAnything = slices.Concat(onOrders, onLookups)
 )
 
 // faultFits says on which calls a fault makes sense.
 var faultFits = map[string][]string{
-	faultDelay:             {onCharge, onLookup},
-	faultExecuteThenDrop:   {onCharge},
-	faultDropBeforeExecute: {onCharge, onLookup},
-	faultResetMidRequest:   {onCharge},
-	faultInProgress:        {onCharge},
-	faultRateLimited:       {onCharge, onLookup},
-	faultErrorBefore:       {onCharge},
-	faultErrorAfter:        {onCharge},
-	faultErrorForever:      {onCharge},
-	faultTruncatedBody:     {onCharge, onLookup},
-	faultUnreadableBody:    {onCharge, onLookup},
-	faultWrongAmount:       {onCharge, onLookup},
-	faultLowerCaseCurrency: {onCharge, onLookup},
-	faultDecline:           {onCharge},
-	faultNotFound:          {onLookup},
-	faultLookupError:       {onLookup},
-	faultCloseIdle:         {onCharge, onLookup},
+	faultDelay:             onAnything,
+	faultExecuteThenDrop:   onOrders,
+	faultDropBeforeExecute: onAnything,
+	faultResetMidRequest:   onOrders,
+	faultInProgress:        onOrders,
+	faultRateLimited:       onAnything,
+	faultErrorBefore:       onOrders,
+	faultErrorAfter:        onOrders,
+	faultErrorForever:      onOrders,
+	faultTruncatedBody:     onAnything,
+	faultUnreadableBody:    onAnything,
+	faultWrongAmount:       onAnything,
+	faultLowerCaseCurrency: onAnything,
+	faultDecline:           onOrders,
+	faultNotFound:          onLookups,
+	faultLookupError:       onLookups,
+	faultCloseIdle:         onAnything,
 }
 
 // anyReference in a fault fits every request, those included whose reference is not known.
@@ -78,13 +88,14 @@ const (
 type fault struct {
 	// Reference is the merchantReference it is meant for, or "*".
 	Reference string `json:"reference"`
-	// On is charge or lookup. Absent: whatever the fault is made for, charge if it is made for both.
+	// On is charge, refund, lookup or refund_lookup. Absent: whatever the fault is made for, charge before lookup, and
+	// never the calls for refunds.
 	On   string `json:"on"`
 	Name string `json:"fault"`
 	// Times is how many requests it spoils, one after another. Absent or 0: one. Negative: all, until the script is
 	// cleared.
 	Times int `json:"times"`
-	// DelayMS makes any fault wait first. While a charge waits, its key is held: a second request with it gets 409.
+	// DelayMS makes any fault wait first. While an order waits, its key is held: a second request with it gets 409.
 	DelayMS int64 `json:"delayMs"`
 	// Code is the decline code of the fault decline.
 	Code string `json:"code"`

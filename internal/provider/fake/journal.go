@@ -25,7 +25,7 @@ type journal struct {
 
 // record is one line: exactly one of its members is set.
 type record struct {
-	Attempt *attempt        `json:"attempt,omitempty"` // a charge was executed or declined, and its key remembered
+	Attempt *attempt        `json:"attempt,omitempty"` // an order was executed or declined, and its key remembered
 	Account *accountBalance `json:"account,omitempty"` // balances were set
 	Forget  bool            `json:"forgetKeys,omitempty"`
 }

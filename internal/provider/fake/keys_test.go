@@ -36,98 +36,105 @@ func TestChargeIsExecutedAndAnswered(t *testing.T) {
 }
 
 func TestSameKeySameBytesIsReplayed(t *testing.T) {
-	b := setup(t, fake.Config{})
-	first, again := b.post("k1", request("inv-1")), b.post("k1", request("inv-1"))
-	require.Equal(t, first.status, again.status)
-	require.Equal(t, strings.Replace(first.body, `"replayed":false`, `"replayed":true`, 1), again.body)
-	require.Len(t, b.executed(""), 1)
+	eachKind(t, fake.Config{}, func(t *testing.T, b bench) {
+		first, again := b.post("k1", b.request("inv-1")), b.post("k1", b.request("inv-1"))
+		require.Equal(t, first.status, again.status)
+		require.Equal(t, strings.Replace(first.body, `"replayed":false`, `"replayed":true`, 1), again.body)
+		require.Len(t, b.executed(""), 1)
+	})
 }
 
 func TestSameKeyOtherBytesIsRefused(t *testing.T) {
-	b := setup(t, fake.Config{})
-	b.post("k1", request("inv-1"))
-	for _, other := range []string{requestOf("inv-1", 1001), request("inv-2"), request("inv-1") + " "} {
-		a := b.post("k1", other)
-		require.Equal(t, http.StatusUnprocessableEntity, a.status)
-		require.Equal(t, "idempotency_key_reused", a.members(t)["error"])
-	}
-	require.Len(t, b.executed(""), 1)
+	eachKind(t, fake.Config{}, func(t *testing.T, b bench) {
+		b.post("k1", b.request("inv-1"))
+		for _, other := range []string{b.requestOf("inv-1", 1001), b.request("inv-2"), b.request("inv-1") + " "} {
+			a := b.post("k1", other)
+			require.Equal(t, http.StatusUnprocessableEntity, a.status)
+			require.Equal(t, "idempotency_key_reused", a.members(t)["error"])
+		}
+		require.Len(t, b.executed(""), 1)
+	})
 }
 
 func TestFiftyAtOnceUnderOneKeyExecuteOnce(t *testing.T) {
 	for name, script := range map[string]string{
 		"undisturbed":             "",
-		"while the first is slow": `{"reference":"*","on":"charge","fault":"delay","times":1,"delayMs":300}`,
-		"while all are slow":      `{"reference":"*","on":"charge","fault":"delay","times":-1,"delayMs":100}`,
+		"while the first is slow": `"fault":"delay","times":1,"delayMs":300`,
+		"while all are slow":      `"fault":"delay","times":-1,"delayMs":100`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, fake.Config{})
-			if script != "" {
-				b.script(script)
-			}
-			var answers sync.WaitGroup
-			var created, busy atomic.Int64
-			for range 50 {
-				answers.Go(func() {
-					switch b.post("k1", request("inv-1")).status {
-					case http.StatusCreated:
-						created.Add(1)
-					case http.StatusConflict:
-						busy.Add(1)
-					}
-				})
-			}
-			answers.Wait()
-			require.EqualValues(t, 50, created.Load()+busy.Load())
-			require.GreaterOrEqual(t, created.Load(), int64(1))
-			require.Len(t, b.executed("inv-1"), 1)
-			require.Len(t, b.received("inv-1"), 50)
+			eachKind(t, fake.Config{}, func(t *testing.T, b bench) {
+				if script != "" {
+					b.spoil("*", script)
+				}
+				var answers sync.WaitGroup
+				var created, busy atomic.Int64
+				for range 50 {
+					answers.Go(func() {
+						switch b.post("k1", b.request("inv-1")).status {
+						case http.StatusCreated:
+							created.Add(1)
+						case http.StatusConflict:
+							busy.Add(1)
+						}
+					})
+				}
+				answers.Wait()
+				require.EqualValues(t, 50, created.Load()+busy.Load())
+				require.GreaterOrEqual(t, created.Load(), int64(1))
+				require.Len(t, b.executed("inv-1"), 1)
+				require.Len(t, b.received("inv-1"), 50)
+			})
 		})
 	}
 }
 
 // TestSecondRequestMeetsTheFirstInProgress scripts both requests slow, so that it does not matter which is the first.
 func TestSecondRequestMeetsTheFirstInProgress(t *testing.T) {
-	b := setup(t, fake.Config{})
-	b.script(`{"reference":"inv-1","on":"charge","fault":"delay","times":2,"delayMs":1500}`)
-	answers := make(chan answer)
-	for range 2 {
-		go func() { answers <- b.post("k1", request("inv-1")) }()
-	}
-	require.Equal(t, http.StatusConflict, (<-answers).status, "at once")
-	require.Empty(t, b.executed("inv-1"))
-	require.Equal(t, http.StatusCreated, (<-answers).status)
-	require.Equal(t, http.StatusCreated, b.post("k1", request("inv-1")).status)
-	require.Len(t, b.executed("inv-1"), 1)
+	eachKind(t, fake.Config{}, func(t *testing.T, b bench) {
+		b.spoil("inv-1", `"fault":"delay","times":2,"delayMs":1500`)
+		answers := make(chan answer)
+		for range 2 {
+			go func() { answers <- b.post("k1", b.request("inv-1")) }()
+		}
+		require.Equal(t, http.StatusConflict, (<-answers).status, "at once")
+		require.Empty(t, b.executed("inv-1"))
+		require.Equal(t, http.StatusCreated, (<-answers).status)
+		require.Equal(t, http.StatusCreated, b.post("k1", b.request("inv-1")).status)
+		require.Len(t, b.executed("inv-1"), 1)
+	})
 }
 
-func TestForgottenKeyChargesAgain(t *testing.T) {
-	b := setup(t, fake.Config{})
-	b.post("k1", request("inv-1"))
-	require.NotEqual(t, "[]", b.lookup("k1").body)
+func TestForgottenKeyExecutesAgain(t *testing.T) {
+	eachKind(t, fake.Config{}, func(t *testing.T, b bench) {
+		b.post("k1", b.request("inv-1"))
+		require.NotEqual(t, "[]", b.lookup("k1").body)
 
-	b.control(http.MethodPost, "/control/forget-keys", "")
+		b.control(http.MethodPost, "/control/forget-keys", "")
 
-	require.Equal(t, "[]", b.lookup("k1").body, "a lookup by key finds nothing any more")
-	require.Equal(t, false, b.post("k1", request("inv-1")).members(t)["replayed"])
-	require.Len(t, b.executed("inv-1"), 2, "that is the danger")
+		require.Equal(t, "[]", b.lookup("k1").body, "a lookup by key finds nothing any more")
+		require.Equal(t, false, b.post("k1", b.request("inv-1")).members(t)["replayed"])
+		require.Len(t, b.executed("inv-1"), 2, "that is the danger")
+	})
 }
 
 func TestKeysAreForgottenAfterTheirWindow(t *testing.T) {
-	b := setup(t, fake.Config{KeyWindow: 300 * time.Millisecond})
-	b.post("k1", request("inv-1"))
-	require.Equal(t, true, b.post("k1", request("inv-1")).members(t)["replayed"])
-	require.Eventually(t, func() bool { return b.lookup("k1").body == "[]" }, patience, 10*time.Millisecond)
-	b.post("k1", request("inv-1"))
-	require.Len(t, b.executed("inv-1"), 2)
+	eachKind(t, fake.Config{KeyWindow: 300 * time.Millisecond}, func(t *testing.T, b bench) {
+		b.post("k1", b.request("inv-1"))
+		require.Equal(t, true, b.post("k1", b.request("inv-1")).members(t)["replayed"])
+		require.Eventually(t, func() bool { return b.lookup("k1").body == "[]" }, patience, 10*time.Millisecond)
+		b.post("k1", b.request("inv-1"))
+		require.Len(t, b.executed("inv-1"), 2)
+	})
 }
 
 func TestLookupsLagBehind(t *testing.T) {
-	b := setup(t, fake.Config{LookupLag: 200 * time.Millisecond})
-	b.post("k1", request("inv-1"))
-	require.Equal(t, "[]", b.lookup("k1").body)
-	require.Len(t, b.executed("inv-1"), 1)
-	require.Eventually(t, func() bool { return strings.Contains(b.lookup("k1").body, `"reference":"inv-1"`) }, patience, 10*time.Millisecond)
+	eachKind(t, fake.Config{LookupLag: 200 * time.Millisecond}, func(t *testing.T, b bench) {
+		b.post("k1", b.request("inv-1"))
+		require.Equal(t, "[]", b.lookup("k1").body)
+		require.Len(t, b.executed("inv-1"), 1)
+		require.Eventually(t, func() bool { return strings.Contains(b.lookup("k1").body, `"reference":"inv-1"`) }, patience, 10*time.Millisecond)
+	})
 }
 
 func TestBalancesPayAndRunOut(t *testing.T) {

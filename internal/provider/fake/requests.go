@@ -20,7 +20,7 @@ type requestLog struct {
 	mu          sync.Mutex
 	entries     []loggedRequest // oldest first
 	bytes       int
-	referenceOf map[string]string // by idempotency key: the reference of the request that used it; grows as the charges do
+	referenceOf map[string]string // by idempotency key: the reference of the request that used it; grows as the orders do
 }
 
 type loggedRequest struct {
@@ -101,7 +101,7 @@ func (l *requestLog) of(reference string) []jsontext.Value {
 	return found
 }
 
-// referenceIn finds the member "reference" in as much of a charge request as there is.
+// referenceIn finds the member "reference" in as much of an order as there is.
 func referenceIn(body []byte) string {
 	tokens := jsontext.NewDecoder(bytes.NewReader(body))
 	if first, err := tokens.ReadToken(); err != nil || first.Kind() != '{' {

@@ -1,12 +1,16 @@
 // Package fake promises a payment provider that is a provider in everything but the money: a real HTTP server with real
-// idempotency keys and charges that survive its own death, which fails exactly when and how it is told to.
+// idempotency keys, and charges and refunds that survive its own death, which fails exactly when and how it is told to.
 //
 // It shares no code with the client in package provider. A wrong factor of 100 that both sides get from one function
 // would hide itself; written twice, it shows.
 //
-// How to read it: book.go is what the provider knows (charges, keys, balances) and journal.go how it remembers that;
-// charges.go is the API that paymentsd calls; faults.go is the script of what goes wrong and deliver.go does it;
-// control.go is the API of whoever writes the script; requests.go keeps what was received.
+// An order is a charge or a refund. Both take the same path, so that whatever can go wrong with one can go wrong with the
+// other.
+//
+// How to read it: kinds.go is what can be ordered and orders.go the API that paymentsd orders with; book.go is what the
+// provider knows about keys, ledger.go what it knows about money, and journal.go how it remembers both; faults.go is the
+// script of what goes wrong and deliver.go does it; control.go is the API of whoever writes the script; requests.go keeps
+// what was received.
 package fake
 
 import (
@@ -28,16 +32,16 @@ type Config struct {
 	Addr string
 	// Dir holds the journal. It is made if it is missing. One process at a time may use it.
 	Dir string
-	// KeyWindow is how long a key is remembered. Zero: for ever. Afterwards the same key charges again.
+	// KeyWindow is how long a key is remembered. Zero: for ever. Afterwards the same key charges or refunds again.
 	KeyWindow time.Duration
-	// LookupLag is how long after its execution a charge becomes visible to lookups. Zero: at once.
+	// LookupLag is how long after its execution an order becomes visible to lookups. Zero: at once.
 	LookupLag time.Duration
 	// Log gets life-cycle events and trouble. Nil: nothing is logged.
 	Log *slog.Logger
 }
 
 // Server is the fake provider. Its faults and its record of requests live in memory and are gone after a restart; its
-// charges, keys and balances are not.
+// charges, refunds, keys and balances are not.
 type Server struct {
 	log      *slog.Logger
 	book     *book
@@ -66,8 +70,10 @@ func Open(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("open fake provider: %w", err)
 	}
 	s := &Server{log: log, book: book, closing: make(chan struct{}), addr: cfg.Addr}
-	for _, c := range book.executed("") {
-		s.requests.learn(c.IdempotencyKey, c.Reference)
+	for _, k := range kinds {
+		for _, a := range book.executed(k, "") {
+			s.requests.learn(a.IdempotencyKey, a.Reference)
+		}
 	}
 	s.handler = s.routes()
 	if cfg.Addr != "" {
@@ -89,10 +95,14 @@ func (s *Server) Addr() string { return s.addr }
 
 func (s *Server) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Post("/v1/charges", s.postCharge)
-	r.Get("/v1/charges", s.getCharges)
+	for _, k := range kinds {
+		r.Post("/v1/"+k.plural, of(k, s.postOrder))
+		r.Get("/v1/"+k.plural, of(k, s.lookUpOrder))
+	}
 	r.Route("/control", func(r chi.Router) {
-		r.Get("/charges", s.controlCharges)
+		for _, k := range kinds {
+			r.Get("/"+k.plural, of(k, s.controlExecuted))
+		}
 		r.Get("/requests", s.controlRequests)
 		r.Post("/faults", s.controlAddFault)
 		r.Delete("/faults", s.controlClearFaults)
@@ -101,6 +111,11 @@ func (s *Server) routes() http.Handler {
 		r.Put("/accounts/{id}", s.controlPutAccount)
 	})
 	return r
+}
+
+// of makes a handler of orders a handler of orders of one kind.
+func of(k kind, handle func(http.ResponseWriter, *http.Request, kind)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { handle(w, r, k) }
 }
 
 const (

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func serveUntilKilled(dir string) {
 	}
 }
 
-// startProcess gives a fake provider in a process of its own, and the way to kill -9 it.
+// startProcess gives a fake provider in a process of its own, and the way to kill -9 it, once.
 func startProcess(t *testing.T, dir string) (b bench, kill func()) {
 	t.Helper()
 	process := exec.Command(os.Args[0])
@@ -52,21 +53,22 @@ func startProcess(t *testing.T, dir string) (b bench, kill func()) {
 	stdout, err := process.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, process.Start())
-	kill = func() {
+	kill = sync.OnceFunc(func() { // whoever calls it as well waits for the death
 		_ = process.Process.Kill()
 		_ = process.Wait() // it was killed, and says so
-	}
+	})
 	t.Cleanup(kill)
 	var addr string
 	_, err = fmt.Fscanln(stdout, &addr)
 	require.NoError(t, err)
-	return bench{t, "http://" + addr}, kill
+	return bench{t, "http://" + addr, "charge"}, kill
 }
 
-// bench is a fake provider that is listening.
+// bench is a fake provider that is listening, and what the test orders there: charges, unless it says otherwise.
 type bench struct {
 	t    *testing.T
 	base string
+	kind string // charge or refund, as fault scripts say it
 }
 
 func setup(t *testing.T, cfg fake.Config) bench {
@@ -88,7 +90,7 @@ func start(t *testing.T, cfg fake.Config) (b bench, stop func()) {
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(context.Background()) }()
-	return bench{t, "http://" + server.Addr()}, func() {
+	return bench{t, "http://" + server.Addr(), "charge"}, func() {
 		require.NoError(t, server.Close())
 		require.NoError(t, <-done)
 	}
@@ -129,11 +131,11 @@ func (b bench) call(method, path, key, body string) answer {
 }
 
 func (b bench) post(key, body string) answer {
-	return b.call(http.MethodPost, "/v1/charges", key, body)
+	return b.call(http.MethodPost, "/v1/"+b.kind+"s", key, body)
 }
 
 func (b bench) lookup(key string) answer {
-	return b.call(http.MethodGet, "/v1/charges?idempotency_key="+key, "", "")
+	return b.call(http.MethodGet, "/v1/"+b.kind+"s?idempotency_key="+key, "", "")
 }
 
 // control calls the control API, which has to agree.
@@ -159,7 +161,7 @@ func (b bench) list(path string) []map[string]any {
 
 func (b bench) executed(reference string) []map[string]any {
 	b.t.Helper()
-	return b.list("/control/charges?reference=" + reference)
+	return b.list("/control/" + b.kind + "s?reference=" + reference)
 }
 
 func (b bench) received(reference string) []map[string]any {
@@ -172,6 +174,54 @@ func request(reference string) string { return requestOf(reference, 1000) }
 
 func requestOf(reference string, minor int64) string {
 	return fmt.Sprintf(`{"account":"acc_1","amountMinor":%d,"currency":"EUR","reference":%q,"paymentId":"pay_%s"}`, minor, reference, reference)
+}
+
+// refundOf gives back a part of a charge.
+func refundOf(chargeID, reference string, minor int64) string {
+	return strings.TrimSuffix(requestOf(reference, minor), "}") + fmt.Sprintf(`,"chargeId":%q}`, chargeID)
+}
+
+// charged makes a charge and gives its id.
+func (b bench) charged(key, body string) string {
+	b.t.Helper()
+	a := b.ordering("charge").post(key, body)
+	require.Equal(b.t, http.StatusCreated, a.status, a.body)
+	return a.members(b.t)["id"].(string)
+}
+
+// ordering is the same provider for orders of another kind.
+func (b bench) ordering(kind string) bench { return bench{b.t, b.base, kind} }
+
+// eachKind tests a promise that charges and refunds share. Refunds give back ch_000001, a charge that is there for that.
+func eachKind(t *testing.T, cfg fake.Config, test func(t *testing.T, b bench)) {
+	t.Run("charge", func(t *testing.T) { test(t, setup(t, cfg)) })
+	t.Run("refund", func(t *testing.T) {
+		b := setup(t, cfg).ordering("refund")
+		require.Equal(t, "ch_000001", b.charged("paid", requestOf("paid", 1_000_00)))
+		test(t, b)
+	})
+}
+
+// request is an order of 10.00 EUR, of the bench's kind.
+func (b bench) request(reference string) string { return b.requestOf(reference, 1000) }
+
+func (b bench) requestOf(reference string, minor int64) string {
+	if b.kind == "refund" {
+		return refundOf("ch_000001", reference, minor)
+	}
+	return requestOf(reference, minor)
+}
+
+// spoil scripts a fault for an order, spoilLookup one for a lookup. The rest of the script are its other members.
+func (b bench) spoil(reference, rest string) {
+	b.t.Helper()
+	b.script(fmt.Sprintf(`{"reference":%q,"on":%q,%s}`, reference, b.kind, rest))
+}
+
+func (b bench) spoilLookup(reference, rest string) {
+	b.t.Helper()
+	on := map[string]string{"charge": "lookup", "refund": "refund_lookup"}[b.kind]
+	b.script(fmt.Sprintf(`{"reference":%q,"on":%q,%s}`, reference, on, rest))
 }
 
 const patience = 5 * time.Second

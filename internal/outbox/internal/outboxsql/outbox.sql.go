@@ -44,6 +44,33 @@ func (q *Queries) DeletePublished(ctx context.Context, db DBTX, arg DeletePublis
 	return i, err
 }
 
+const insertEvent = `-- name: InsertEvent :exec
+INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+VALUES ($1, $2, $3, $4, $5, $6)
+`
+
+type InsertEventParams struct {
+	TenantID    string
+	EventID     string
+	AggregateID string
+	Sequence    int32
+	EventType   string
+	Payload     []byte
+}
+
+// Locks nothing but its own row.
+func (q *Queries) InsertEvent(ctx context.Context, db DBTX, arg InsertEventParams) error {
+	_, err := db.Exec(ctx, insertEvent,
+		arg.TenantID,
+		arg.EventID,
+		arg.AggregateID,
+		arg.Sequence,
+		arg.EventType,
+		arg.Payload,
+	)
+	return err
+}
+
 const oldestUnpublished = `-- name: OldestUnpublished :one
 SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds
 FROM outbox_events WHERE published_at IS NULL

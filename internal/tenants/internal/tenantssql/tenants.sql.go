@@ -11,29 +11,42 @@ import (
 )
 
 const findTenantBySecret = `-- name: FindTenantBySecret :one
-SELECT tenant_id FROM api_keys WHERE secret_hash = $1 AND revoked_at IS NULL
+SELECT t.tenant_id, t.api_version, a.scopes FROM api_keys a JOIN tenants t ON t.tenant_id = a.tenant_id
+WHERE a.secret_hash = $1 AND a.revoked_at IS NULL
 `
 
+type FindTenantBySecretRow struct {
+	TenantID   string
+	ApiVersion string
+	Scopes     []string
+}
+
 // Locks nothing.
-func (q *Queries) FindTenantBySecret(ctx context.Context, db DBTX, secretHash []byte) (string, error) {
+func (q *Queries) FindTenantBySecret(ctx context.Context, db DBTX, secretHash []byte) (FindTenantBySecretRow, error) {
 	row := db.QueryRow(ctx, findTenantBySecret, secretHash)
-	var tenant_id string
-	err := row.Scan(&tenant_id)
-	return tenant_id, err
+	var i FindTenantBySecretRow
+	err := row.Scan(&i.TenantID, &i.ApiVersion, &i.Scopes)
+	return i, err
 }
 
 const insertAPIKey = `-- name: InsertAPIKey :execrows
-INSERT INTO api_keys (tenant_id, api_key_id, secret_hash) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+INSERT INTO api_keys (tenant_id, api_key_id, secret_hash, scopes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
 `
 
 type InsertAPIKeyParams struct {
 	TenantID   string
 	ApiKeyID   string
 	SecretHash []byte
+	Scopes     []string
 }
 
 func (q *Queries) InsertAPIKey(ctx context.Context, db DBTX, arg InsertAPIKeyParams) (int64, error) {
-	result, err := db.Exec(ctx, insertAPIKey, arg.TenantID, arg.ApiKeyID, arg.SecretHash)
+	result, err := db.Exec(ctx, insertAPIKey,
+		arg.TenantID,
+		arg.ApiKeyID,
+		arg.SecretHash,
+		arg.Scopes,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -64,11 +77,12 @@ func (q *Queries) InsertTenant(ctx context.Context, db DBTX, tenantID string) er
 }
 
 const listAPIKeys = `-- name: ListAPIKeys :many
-SELECT api_key_id, created_at, revoked_at FROM api_keys WHERE tenant_id = $1 ORDER BY created_at, api_key_id
+SELECT api_key_id, scopes, created_at, revoked_at FROM api_keys WHERE tenant_id = $1 ORDER BY created_at, api_key_id
 `
 
 type ListAPIKeysRow struct {
 	ApiKeyID  string
+	Scopes    []string
 	CreatedAt time.Time
 	RevokedAt *time.Time
 }
@@ -82,7 +96,12 @@ func (q *Queries) ListAPIKeys(ctx context.Context, db DBTX, tenantID string) ([]
 	var items []ListAPIKeysRow
 	for rows.Next() {
 		var i ListAPIKeysRow
-		if err := rows.Scan(&i.ApiKeyID, &i.CreatedAt, &i.RevokedAt); err != nil {
+		if err := rows.Scan(
+			&i.ApiKeyID,
+			&i.Scopes,
+			&i.CreatedAt,
+			&i.RevokedAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -91,6 +110,23 @@ func (q *Queries) ListAPIKeys(ctx context.Context, db DBTX, tenantID string) ([]
 		return nil, err
 	}
 	return items, nil
+}
+
+const pinAPIVersion = `-- name: PinAPIVersion :execrows
+UPDATE tenants SET api_version = $1 WHERE tenant_id = $2
+`
+
+type PinAPIVersionParams struct {
+	ApiVersion string
+	TenantID   string
+}
+
+func (q *Queries) PinAPIVersion(ctx context.Context, db DBTX, arg PinAPIVersionParams) (int64, error) {
+	result, err := db.Exec(ctx, pinAPIVersion, arg.ApiVersion, arg.TenantID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const revokeAPIKey = `-- name: RevokeAPIKey :execrows

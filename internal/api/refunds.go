@@ -1,0 +1,111 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/payments"
+)
+
+// createRefund is POST /payments/{id}/refunds: the second keyed operation. A key used here is another key than the same one
+// used for a payment, and the payment in the path is part of what it means.
+func (s *server) createRefund(w http.ResponseWriter, r *http.Request) {
+	key, err := idempotency.ParseKey(r.Header.Values("Idempotency-Key"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	command, err := refundCommand(w, r, key)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if r.Context().Err() != nil {
+		return // hung up before anything was claimed: nothing to do, nobody to tell
+	}
+	s.execute(w, r, command)
+}
+
+func refundCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.Command, error) {
+	named, effective, err := versionNamed(r)
+	if err != nil {
+		return payments.Command{}, err
+	}
+	id, err := paymentID(r)
+	if err != nil {
+		return payments.Command{}, err
+	}
+	body, err := readObject(w, r)
+	if err != nil {
+		return payments.Command{}, err
+	}
+	command, err := parseRefund(body)
+	command.Scope = idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: payments.OperationRefund, Key: key}
+	command.Said.APIVersion, command.Said.PaymentID, command.SchemaVersion = named, id, effective
+	return command, err
+}
+
+// parseRefund turns a body into a command, by the same rules as parseCreate.
+func parseRefund(body members) (payments.Command, error) {
+	f := fields{body: body}
+	f.only("amount", "currency")
+	said := payments.Said{Amount: f.amount("amount"), Currency: f.currency("currency")}
+	f.checkMoney(said.Amount, said.Currency)
+	if f.unknown {
+		return payments.Command{}, f.err()
+	}
+	return payments.Command{Said: said, Refusal: f.err()}, nil
+}
+
+// listRefunds is GET /payments/{id}/refunds, oldest first.
+func (s *server) listRefunds(w http.ResponseWriter, r *http.Request) {
+	_, version, err := versionNamed(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	id, err := paymentID(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list, err := s.payments.Refunds(r.Context(), tenantOf(r.Context()), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	view := struct {
+		Refunds []any `json:"refunds"`
+	}{[]any{}}
+	for _, p := range list {
+		view.Refunds = append(view.Refunds, representations[version](p))
+	}
+	body, err := encode(view)
+	s.answer(w, r, body, err)
+}
+
+// getRefund is GET /payments/{id}/refunds/{refundId}: the refund as it is now.
+func (s *server) getRefund(w http.ResponseWriter, r *http.Request) {
+	_, version, err := versionNamed(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	id := chi.URLParam(r, "refundId")
+	if !paymentIDForm.MatchString(id) {
+		s.fail(w, r, errIDInvalid)
+		return
+	}
+	p, err := s.payments.Get(r.Context(), tenantOf(r.Context()), id)
+	if err == nil && (p.Kind != payments.KindRefund || p.ParentID != chi.URLParam(r, "id")) {
+		err = payments.ErrNotFound
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	body, err := represent(p, version)
+	s.answer(w, r, body, err)
+}
