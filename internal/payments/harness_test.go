@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/paymentsd/paymentsd/internal/events"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
@@ -177,19 +176,21 @@ func (h *house) fault(reference, on, name string, times int, more ...func(map[st
 
 func delayMS(ms int) func(map[string]any) { return func(f map[string]any) { f["delayMs"] = ms } }
 
+// list reads a list of the provider's control API.
+func (h *house) list(path string) (list []map[string]any) {
+	require.NoError(h.t, json.Unmarshal(h.control("GET", path, nil), &list))
+	return list
+}
+
 // charges is what the provider really executed for a reference.
 func (h *house) charges(reference string) []map[string]any {
-	var list []map[string]any
-	require.NoError(h.t, json.Unmarshal(h.control("GET", "/control/charges?reference="+url.QueryEscape(reference), nil), &list))
-	return list
+	return h.list("/control/charges?reference=" + url.QueryEscape(reference))
 }
 
 // posts is how many charge requests the provider received for a reference.
 func (h *house) posts(reference string) int {
-	var list []map[string]any
-	require.NoError(h.t, json.Unmarshal(h.control("GET", "/control/requests?reference="+url.QueryEscape(reference), nil), &list))
 	n := 0
-	for _, r := range list {
+	for _, r := range h.list("/control/requests?reference=" + url.QueryEscape(reference)) {
 		if r["method"] == "POST" {
 			n++
 		}
@@ -231,14 +232,12 @@ func (h *house) audit() {
 		"a key without its payment":                `SELECT count(*) FROM idempotency_requests k LEFT JOIN payments p ON p.payment_id = k.resource_id WHERE p.payment_id IS NULL`,
 		"a payment without its key":                `SELECT count(*) FROM payments p LEFT JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE k.resource_id IS NULL`,
 		"a finished payment with unfinished key":   `SELECT count(*) FROM payments p JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE (p.state IN ('COMPLETED', 'DECLINED', 'CANCELED')) <> (k.status IN ('COMPLETED', 'FAILED_REPLAYABLE'))`,
-		"a settled payment without PaymentSettled": `SELECT count(*) FROM payments p WHERE state = 'COMPLETED' AND 1 <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id AND event_type = '` + string(events.PaymentSettled) + `')`,
+		"a settled payment without PaymentSettled": `SELECT count(*) FROM payments p WHERE state = 'COMPLETED' AND 1 <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id AND event_type IN ('PaymentSettled', 'RefundSettled'))`,
 	} {
 		require.Zero(h.t, h.count(query), what)
 	}
-	var all []map[string]any
-	require.NoError(h.t, json.Unmarshal(h.control("GET", "/control/charges", nil), &all))
 	charged := map[string]int{}
-	for _, c := range all {
+	for _, c := range append(h.list("/control/charges"), h.list("/control/refunds")...) {
 		id, _ := c["paymentId"].(string)
 		charged[id]++
 		require.Equal(h.t, 1, charged[id], "payment %s was charged twice", id)

@@ -28,7 +28,9 @@ const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	uniqueViolation      = "23505"
+	checkViolation       = "23514"
 	businessKey          = "payments_business_key"
+	refundsWithin        = "refunds_stay_within_payment"
 )
 
 // errRaced: another request with the same key committed between this statement's snapshot and its insert.
@@ -58,6 +60,8 @@ func worthRepeating(err error) bool {
 			return true
 		case uniqueViolation:
 			return pg.ConstraintName == businessKey // now the holder can be seen
+		case checkViolation:
+			return pg.ConstraintName == refundsWithin // now the other refunds can be seen
 		default:
 			return isDisconnect(pg.Code)
 		}
