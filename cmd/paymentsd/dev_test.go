@@ -224,3 +224,22 @@ func TestMetricsAndProfilesOnTheAdminAddress(t *testing.T) {
 	require.Equal(t, 200, get("/debug/pprof/goroutine?debug=1").status)
 	require.Equal(t, 200, get("/readyz").status)
 }
+
+// The clients in examples come through a lost answer with one charge.
+func TestExampleClientsRetryWell(t *testing.T) {
+	v := newTown(t)
+	v.role("recover")
+	_, addr := v.api()
+	for name, command := range map[string]*exec.Cmd{
+		"go":   exec.Command("go", "run", "../../examples/retryclient", "-url", "http://"+addr, "-key", "k-go", "-reference", "inv-go"),
+		"curl": exec.Command("../../examples/pay.sh", "k-curl", "inv-curl", "10.00"),
+	} {
+		v.fault("inv-"+name, "execute_then_drop", 0)
+		command.Env = append(os.Environ(), "PAYMENTSD_URL=http://"+addr)
+		out, err := command.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "201 ", name)
+		require.Contains(t, string(out), "SETTLED", name)
+		require.Equal(t, 1, v.charges("inv-"+name))
+	}
+}

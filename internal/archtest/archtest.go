@@ -27,6 +27,9 @@ var Arrows = map[string][]string{
 	"internal/devpg":     {},
 	"migrations":         {},
 
+	// What others would write.
+	"examples/retryclient": {},
+
 	// For tests only.
 	"internal/pgtest":   {"internal/devpg", "migrations"},
 	"internal/printed":  {},
