@@ -28,6 +28,7 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 		return err
 	}
 	isPrivate := s.DatabaseURL == ""
+	databaseLives := func(context.Context) error { return nil } // somebody else looks after it
 	if isPrivate {
 		server, err := devpg.Start(ctx, devpg.Config{Dir: filepath.Join(s.DataDir, "postgres"), Log: log})
 		if err != nil {
@@ -35,6 +36,14 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 		}
 		defer stopDatabase(server, log)
 		s.DatabaseURL = server.URL()
+		databaseLives = func(ctx context.Context) error {
+			select {
+			case <-server.Done():
+				return fmt.Errorf("the private PostgreSQL ended by itself; its log is in %s", filepath.Join(s.DataDir, "postgres", "postgres.log"))
+			case <-ctx.Done():
+				return nil
+			}
+		}
 		if err := writeURL(s); err != nil {
 			return err
 		}
@@ -62,7 +71,7 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	return withProvider(ctx, bank,
 		v.serveAPI(public, s, log),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
-		recovery(v, s), cleanup(v, s, log))
+		recovery(v, s), cleanup(v, s, log), databaseLives)
 }
 
 // withProvider runs parts that call the provider, and ends the provider only after them: a charge that is under way when

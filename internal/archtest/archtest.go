@@ -27,6 +27,9 @@ var Arrows = map[string][]string{
 	"internal/devpg":     {},
 	"migrations":         {},
 
+	// Measurements.
+	"bench/cleanup": {"internal/devpg"},
+
 	// What others would write.
 	"examples/retryclient": {},
 

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,6 +46,16 @@ func lockDir(files layout) (*dirLock, error) {
 }
 
 func (l *dirLock) release() { l.file.Close() }
+
+// InUse reports whether a process owns the directory: a running one, or one that we may not ask about.
+func InUse(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	defer f.Close() // gives the lock back
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}
 
 // account is whom the server runs as.
 type account struct {
@@ -151,6 +162,8 @@ func initCluster(ctx context.Context, cfg Config, files layout, progs programs, 
 		return err
 	}
 	defer done()
+	runtime.LockOSThread() // it, too, is told when the thread that started it ends; see launchOn
+	defer runtime.UnlockOSThread()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: initdb in %s: %w: %s", ErrNotStarted, files.fresh, err, lastLines(string(out)))
 	}
@@ -206,6 +219,7 @@ func clusterCommand(ctx context.Context, program, cluster string, as account, ar
 	if extra != nil {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, extra)
 	}
+	cmd.WaitDelay = stopGrace // a cancelled initdb may leave a child that holds our pipe
 	cmd.SysProcAttr = procAttr()
 	if as.other {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(as.uid), Gid: uint32(as.gid)}

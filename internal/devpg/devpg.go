@@ -99,7 +99,8 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.url = connURL(password, s.pm.port, Database)
-	if err := s.finish(ctx, password); err != nil {
+	if err := createDatabase(ctx, connURL(password, s.pm.port, "postgres")); err != nil {
+		err = fmt.Errorf("create database %s: %w", Database, err)
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 		defer cancel()
 		return errors.Join(err, s.pm.stop(stopCtx))
@@ -109,10 +110,6 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 
 // startNew brings up a server on a directory that no server uses.
 func startNew(ctx context.Context, cfg Config, files layout, password string) (*postmaster, error) {
-	as, err := accountFor(files)
-	if err != nil {
-		return nil, err
-	}
 	major, err := files.major()
 	if err != nil {
 		return nil, err
@@ -124,6 +121,10 @@ func startNew(ctx context.Context, cfg Config, files layout, password string) (*
 	if err != nil {
 		return nil, err
 	}
+	as, err := accountFor(files) // after the programs: their package makes the user postgres
+	if err != nil {
+		return nil, err
+	}
 	if major == 0 {
 		cfg.Log.Info("creating a private PostgreSQL", "dir", cfg.Dir, "version", progs.version)
 		if err := initCluster(ctx, cfg, files, progs, as, password); err != nil {
@@ -131,14 +132,6 @@ func startNew(ctx context.Context, cfg Config, files layout, password string) (*
 		}
 	}
 	return launch(ctx, cfg, files, progs, as, password)
-}
-
-// finish makes sure that Database exists, and leaves its URL where a person with the right to it finds it.
-func (s *Server) finish(ctx context.Context, password string) error {
-	if err := createDatabase(ctx, connURL(password, s.pm.port, "postgres")); err != nil {
-		return fmt.Errorf("create database %s: %w", Database, err)
-	}
-	return writePrivate(s.files.url, s.url+"\n")
 }
 
 // URL connects to Database as its owner. It contains the password: do not log it.
@@ -179,13 +172,14 @@ func (s *Server) Crash() error {
 	return err
 }
 
+const lockName = "lock"
+
 // layout is the directory's file names.
 type layout struct {
 	dir     string
 	cluster string // PostgreSQL's data directory; belongs to the account the server runs as
 	fresh   string // a cluster being made; it is renamed when complete, so an interrupted one is never started
 	secret  string
-	url     string
 	log     string
 	lock    string
 }
@@ -203,8 +197,7 @@ func openLayout(dir string) (layout, error) {
 		cluster: filepath.Join(abs, "cluster"),
 		fresh:   filepath.Join(abs, "cluster.new"),
 		secret:  filepath.Join(abs, "password"),
-		url:     filepath.Join(abs, "url"),
 		log:     filepath.Join(abs, "postgres.log"),
-		lock:    filepath.Join(abs, "lock"),
+		lock:    filepath.Join(abs, lockName),
 	}, nil
 }

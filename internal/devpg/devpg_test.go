@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,11 @@ func TestMain(m *testing.M) {
 		beParent(dir)
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if template.dir != "" {
+		os.RemoveAll(template.dir)
+	}
+	os.Exit(code)
 }
 
 // beParent starts a server, says where it is, and waits to be killed.
@@ -58,7 +63,7 @@ func TestCommittedRowsOutliveStopAndStart(t *testing.T) {
 }
 
 func TestCommittedRowsOutliveACrash(t *testing.T) {
-	cfg := Config{Dir: t.TempDir(), Fast: true}
+	cfg := Config{Dir: used(t), Fast: true}
 	s := start(t, cfg)
 	exec1(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS id")
 	busy, err := pgx.Connect(context.Background(), s.URL())
@@ -74,7 +79,7 @@ func TestServerEndsWithItsKilledParent(t *testing.T) {
 	if !endOrphans {
 		t.Skip("this system does not tell a child that its parent died; the next start adopts it")
 	}
-	dir := t.TempDir()
+	dir := used(t)
 	parent, pid, url := startParent(t, dir)
 	exec1(t, url, "CREATE TABLE kept AS SELECT 42 AS id")
 	require.NoError(t, parent.Process.Kill())
@@ -85,7 +90,7 @@ func TestServerEndsWithItsKilledParent(t *testing.T) {
 
 // A start may come while the orphan still shuts down.
 func TestStartRightAfterAKillFindsTheData(t *testing.T) {
-	dir := t.TempDir()
+	dir := used(t)
 	for round := range 3 {
 		parent, _, url := startParent(t, dir)
 		exec1(t, url, "CREATE TABLE IF NOT EXISTS kept (id int)")
@@ -99,7 +104,7 @@ func TestStartRightAfterAKillFindsTheData(t *testing.T) {
 }
 
 func TestServerLeftRunningIsAdopted(t *testing.T) {
-	dir := t.TempDir()
+	dir := used(t)
 	parent, pid, url := startParent(t, dir, orphanEnv+"=1")
 	exec1(t, url, "CREATE TABLE kept AS SELECT 42 AS id")
 	require.NoError(t, parent.Process.Kill())
@@ -115,7 +120,7 @@ func TestServerLeftRunningIsAdopted(t *testing.T) {
 }
 
 func TestStalePIDFileOfALivingStrangerDoesNotStopTheStart(t *testing.T) {
-	cfg := Config{Dir: t.TempDir(), Fast: true}
+	cfg := Config{Dir: used(t), Fast: true}
 	s := start(t, cfg)
 	pidFile := filepath.Join(cfg.Dir, "cluster", "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -138,7 +143,7 @@ func TestStalePIDFileOfALivingStrangerDoesNotStopTheStart(t *testing.T) {
 }
 
 func TestServerIsNotInTheTerminalsProcessGroup(t *testing.T) {
-	s := start(t, Config{Dir: t.TempDir(), Fast: true})
+	s := start(t, Config{Dir: used(t), Fast: true})
 	group, err := syscall.Getpgid(s.PID())
 	require.NoError(t, err)
 	require.Equal(t, s.PID(), group)
@@ -147,7 +152,7 @@ func TestServerIsNotInTheTerminalsProcessGroup(t *testing.T) {
 func TestSecretsAreForTheOwnerOnly(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), Fast: true}
 	s := start(t, cfg)
-	for _, name := range []string{"password", "url", "postgres.log"} {
+	for _, name := range []string{"password", "postgres.log"} {
 		info, err := os.Stat(filepath.Join(cfg.Dir, name))
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
@@ -170,18 +175,43 @@ func TestDedicatedPortThatIsTakenIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	_, err = Start(context.Background(), Config{Dir: t.TempDir(), Fast: true, Port: port})
+	_, err = Start(context.Background(), Config{Dir: used(t), Fast: true, Port: port})
 	requireSentence(t, err, ErrPortTaken, fmt.Sprintf("127.0.0.1:%d", port))
 }
 
 func TestSecondProcessIsToldWhoUsesTheDirectory(t *testing.T) {
-	dir := t.TempDir()
+	dir := used(t)
+	require.False(t, InUse(dir))
 	parent, _, _ := startParent(t, dir)
+	require.True(t, InUse(dir))
 	_, err := Start(context.Background(), Config{Dir: dir, Fast: true})
 	requireSentence(t, err, ErrInUse, strconv.Itoa(parent.Process.Pid), "PAYMENTSD_DATA_DIR")
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait() //nolint:errcheck // it was killed
 	start(t, Config{Dir: dir, Fast: true})
+}
+
+var template struct {
+	once sync.Once
+	dir  string
+}
+
+// used returns a directory that has been started before: a copy, because making one takes longer than most tests here.
+func used(t *testing.T) string {
+	t.Helper()
+	template.once.Do(func() {
+		dir, err := os.MkdirTemp("", "devpg-test-*") // outlives the first test that asks; TestMain removes it
+		require.NoError(t, err)
+		s, err := Start(context.Background(), Config{Dir: dir, Fast: true})
+		require.NoError(t, err)
+		require.NoError(t, s.Stop(context.Background()))
+		template.dir = dir
+	})
+	require.NotEmpty(t, template.dir, "making the template failed")
+	dir := t.TempDir()
+	out, err := exec.Command("cp", "-a", template.dir+"/.", dir).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return dir
 }
 
 func start(t *testing.T, cfg Config) *Server {

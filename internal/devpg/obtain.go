@@ -3,11 +3,13 @@ package devpg
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
@@ -25,7 +27,7 @@ const (
 func obtain(ctx context.Context, cfg Config, files layout) (got []programs, reasons string) {
 	if cfg.places.apt != "" {
 		cfg.Log.Info("PostgreSQL is not installed: installing Debian's package postgresql, which can take a minute")
-		if err := aptInstall(ctx, cfg.places.apt); err != nil {
+		if err := aptInstall(ctx, cfg); err != nil {
 			reasons += fmt.Sprintf("; installing Debian's package failed (%v)", err)
 		} else if got = installed(ctx, cfg.places.dirs()); len(got) > 0 {
 			return got, reasons
@@ -45,10 +47,22 @@ func obtain(ctx context.Context, cfg Config, files layout) (got []programs, reas
 const createclusterDir = "/etc/postgresql-common/createcluster.d"
 
 // aptInstall installs the server without the cluster and the running service that Debian adds to it: we want the programs,
-// and port 5432 is not ours to take.
-func aptInstall(ctx context.Context, apt string) error {
+// and port 5432 is not ours to take. Processes that need it at the same time (the test binaries of several packages) take
+// turns, and all but the first find it done.
+func aptInstall(ctx context.Context, cfg Config) error {
 	if err := os.MkdirAll(createclusterDir, 0o755); err != nil {
 		return err
+	}
+	turn, err := os.Open(createclusterDir)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
+	if err := syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", createclusterDir, err)
+	}
+	if len(installed(ctx, cfg.places.dirs())) > 0 {
+		return nil
 	}
 	quiet := filepath.Join(createclusterDir, "paymentsd.conf")
 	if err := os.WriteFile(quiet, []byte("create_main_cluster = false\n"), 0o644); err != nil {
@@ -57,9 +71,9 @@ func aptInstall(ctx context.Context, apt string) error {
 	defer os.Remove(quiet) // a server the machine's owner installs later is the owner's business again
 	for _, args := range [][]string{
 		{"update"},
-		{"install", "--yes", "--no-install-recommends", "postgresql"},
+		{"install", "--yes", "--no-install-recommends", "--option=DPkg::Lock::Timeout=300", "postgresql"}, // another apt may be at work
 	} {
-		cmd := exec.CommandContext(ctx, apt, args...)
+		cmd := exec.CommandContext(ctx, cfg.places.apt, args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("apt-get %s: %w: %s", args[0], err, lastLines(string(out)))
@@ -85,8 +99,8 @@ func fetchedDir(cfg Config, files layout) string {
 	return filepath.Join(fetchedRoot(cfg, files), "bin")
 }
 
-// fetch lets the library bring the programs and try them once, on a cluster that is thrown away. For root that trial
-// must fail (PostgreSQL refuses to be root), so only the presence of the programs counts.
+// fetch lets the library bring the programs. It also tries them, on a cluster that is thrown away, but not the way we
+// start them: for root, say, that must fail. So only that they are all there counts here, and our own start judges them.
 func fetch(cfg Config, files layout) error {
 	root := fetchedRoot(cfg, files)
 	if err := os.MkdirAll(filepath.Dir(root), 0o755); err != nil {
@@ -111,15 +125,13 @@ func fetch(cfg Config, files layout) error {
 		conf = conf.BinaryRepositoryURL(cfg.places.fetchAt)
 	}
 	trial := embeddedpostgres.NewDatabase(conf)
-	started := trial.Start()
-	if started == nil {
-		started = trial.Stop()
+	tried := trial.Start()
+	if tried == nil {
+		tried = trial.Stop()
 	}
-	if _, err := os.Stat(filepath.Join(part, "bin", "postgres")); err != nil {
-		return fmt.Errorf("%w %s", started, lastLines(said.String()))
-	}
-	if started != nil && os.Geteuid() != 0 {
-		return fmt.Errorf("the fetched PostgreSQL does not run here: %w %s", started, lastLines(said.String()))
+	// The library makes its run directory when the programs are all there.
+	if _, err := os.Stat(filepath.Join(scratch, "run")); err != nil {
+		return fmt.Errorf("%s %s", lastLines(errors.Join(tried, err).Error()), lastLines(said.String()))
 	}
 	// Renamed when complete: an interrupted fetch is not taken for an installation.
 	if err := os.RemoveAll(root); err != nil {

@@ -89,7 +89,6 @@ func (s *Service) isMine(ctx context.Context, lease idempotency.Lease, after Pay
 
 // write is a step worked out: everything that the one statement needs, and the payment as it will be.
 type write struct {
-	ordinal   int
 	lease     idempotency.Lease
 	before    Payment
 	after     Payment

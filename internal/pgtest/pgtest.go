@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -108,12 +107,12 @@ func startShared() error {
 	if given := os.Getenv(EnvURL); given != "" {
 		shared.adminURL = given
 	} else {
-		dir, err := os.MkdirTemp("", "paymentsd-pgtest-*")
+		sweep()
+		dir, err := os.MkdirTemp("", dirPattern)
 		if err != nil {
 			return err
 		}
-		// Root's server runs as another user; it needs nothing here but what it is handed.
-		server, err := devpg.Start(context.Background(), devpg.Config{Dir: dir, Fast: true, Log: slog.Default()})
+		server, err := devpg.Start(context.Background(), devpg.Config{Dir: dir, Fast: true})
 		if err != nil {
 			return err
 		}
@@ -158,8 +157,11 @@ func keep(t testing.TB, name, url string) {
 		t.Logf("database %s is kept: %s", name, url)
 		return
 	}
-	t.Logf("database %s is kept in %s; look at it with: postgres -D %s -p 5433 (as the directory's owner), password in %s",
-		name, shared.dir, filepath.Join(shared.dir, "cluster"), filepath.Join(shared.dir, "password"))
+	if err := os.WriteFile(filepath.Join(shared.dir, keptMark), nil, 0o600); err != nil {
+		t.Logf("mark %s as kept: %v", shared.dir, err)
+	}
+	t.Logf("database %s is kept in %s for a day; look at it with: postgres -D %s -p 5433 (as the directory's owner), user %s, password in %s",
+		name, shared.dir, filepath.Join(shared.dir, "cluster"), devpg.User, filepath.Join(shared.dir, "password"))
 }
 
 func admin(sql string) error {
