@@ -82,7 +82,7 @@ var causes = map[string]func(*bench) answer{
 	},
 	"STORED_REQUEST_UNREADABLE": func(b *bench) answer {
 		b.settles("newer", bodyFor("newer"))
-		b.exec(`UPDATE idempotency_requests SET request_hash = regexp_replace(request_hash, '^v1', 'v99') WHERE idempotency_key = 'newer'`)
+		b.exec(`UPDATE idempotency_requests SET request_hash = regexp_replace(request_hash, '^v[0-9]+', 'v99') WHERE idempotency_key = 'newer'`)
 		return b.pay("newer", bodyFor("newer"))
 	},
 }

@@ -26,15 +26,15 @@ func (s *server) createPayment(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if r.Context().Err() != nil {
-		s.fail(w, r, errBodyTimeout) // hung up, it seems, and nothing was claimed; silence would be a 200 to whoever still reads
-		return
-	}
 	s.execute(w, r, command)
 }
 
 // execute runs a keyed command and answers it.
 func (s *server) execute(w http.ResponseWriter, r *http.Request, command payments.Command) {
+	if r.Context().Err() != nil {
+		s.fail(w, r, errBodyTimeout) // hung up, it seems, and nothing was claimed; silence would be a 200 to whoever still reads
+		return
+	}
 	prefer := preferencesOf(r.Header)
 	command.Wait, command.Async = prefer.wait, prefer.respondAsync
 	result, err := s.payments.Create(r.Context(), command)
@@ -86,11 +86,11 @@ func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments
 	h.Set("Location", locationOf(result.Payment))
 	h.Set("Retry-After", retryAfter(result.RetryAfter))
 	if minimal {
-		w.WriteHeader(http.StatusAccepted)
+		w.WriteHeader(answered.unknown.status)
 		return
 	}
 	h.Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusAccepted)
+	w.WriteHeader(answered.unknown.status)
 	_, _ = w.Write(body)
 }
 

@@ -22,9 +22,6 @@ func (s *server) createRefund(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if r.Context().Err() != nil {
-		return // hung up before anything was claimed: nothing to do, nobody to tell
-	}
 	s.execute(w, r, command)
 }
 

@@ -123,7 +123,7 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 		body, err := represent(p, schemaVersion)
 		return idempotency.Answer{Status: http.StatusCreated, ContentType: "application/json", Location: locationOf(p), Body: body}, err
 	case payments.Declined:
-		return refusal(p, p.DeclineCode, "The provider declined the payment."), nil
+		return refusal(p, p.DeclineCode, answered.declined.message), nil
 	case payments.Canceled:
 		return refusal(p, "PAYMENT_CANCELED", "The payment was given up before anything was sent to the provider."), nil
 	default:
@@ -134,8 +134,9 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 // refusal is the stored answer to a payment that ended without a charge. It is final for its key; what is refused can be
 // tried again under a new one.
 func refusal(p payments.Payment, code, message string) idempotency.Answer {
-	b := problem(http.StatusPaymentRequired, code, message)
-	b.SafeNewKey = true
+	policy := answered.declined
+	b := problem(policy.status, code, message)
+	b.Retryable, b.SafeNewKey = policy.retryable, policy.safeNewKey
 	b.PaymentID, b.OperationState = p.ID, string(p.State.Public())
 	return idempotency.Answer{Status: b.Status, ContentType: problemContentType, Location: locationOf(p), Body: b.encode(), ErrorCode: code}
 }
