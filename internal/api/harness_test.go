@@ -40,6 +40,7 @@ type bench struct {
 	t        *testing.T
 	pool     *pgxpool.Pool
 	tenants  *tenants.Directory
+	keys     *idempotency.Keys
 	service  *payments.Service
 	bank     *fake.Server
 	handler  http.Handler
@@ -53,6 +54,7 @@ type settings struct {
 	lease, providerTimeout, readTimeout time.Duration
 	render                              payments.Render
 	limits                              Limits
+	rule                                string                  // by which fingerprints are made; "" is the newest
 	through                             func(url string) string // the way from the API to the database
 }
 
@@ -65,7 +67,25 @@ func setup(t *testing.T, tune ...func(*settings)) *bench {
 		change(&b.settings)
 	}
 	b.openBank()
+	require.NoError(t, tenants.NewDirectory(b.pool).Demo(t.Context()))
+	b.open()
+	t.Cleanup(b.audit) // the first of the clean-ups to run: everything is still there
+	return b
+}
 
+// beside is another instance of the API, perhaps of another build, on the same database and provider.
+func (b *bench) beside(tune ...func(*settings)) *bench {
+	other := *b
+	for _, change := range tune {
+		change(&other.settings)
+	}
+	other.open()
+	return &other
+}
+
+// open builds the service and serves it.
+func (b *bench) open() {
+	t := b.t
 	db, log := b.pool, slog.New(slog.NewJSONHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if b.settings.through != nil {
 		db = pgtest.Open(t, b.settings.through(b.pool.Config().ConnString()))
@@ -73,16 +93,13 @@ func setup(t *testing.T, tune ...func(*settings)) *bench {
 	client, err := provider.NewClient("http://"+b.bank.Addr(), b.settings.providerTimeout)
 	require.NoError(t, err)
 	b.tenants = tenants.NewDirectory(db)
-	require.NoError(t, tenants.NewDirectory(b.pool).Demo(t.Context()))
-	keys := idempotency.NewKeys(db, b.settings.lease)
-	b.service = payments.New(db, keys, client, b.settings.render, payments.Config{
-		KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second,
+	b.keys = idempotency.NewKeys(db, b.settings.lease)
+	b.service = payments.New(db, b.keys, client, b.settings.render, payments.Config{
+		KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second, FingerprintRule: b.settings.rule,
 	}, log)
-	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Keys: keys, Ready: db.Ping,
+	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Keys: b.keys, Ready: db.Ping,
 		Limits: b.settings.limits, Log: log})
 	b.serve()
-	t.Cleanup(b.audit) // the first of the clean-ups to run: everything is still there
-	return b
 }
 
 func (b *bench) openBank() {
