@@ -138,7 +138,7 @@ func listen(variable, addr string) (net.Listener, error) {
 }
 
 const (
-	headerBytesMax = 16 << 10         // the longest legal request has less than 1 kB of them
+	headerBytesMax = 64 << 10         // a legal request has less than 1 kB of them; up to here what is too long gets a proper refusal
 	headersWithin  = 5 * time.Second  // a client that sends headers slower than this is no client
 	requestWithin  = 15 * time.Second // the whole request, body included
 )

@@ -60,6 +60,7 @@ func NewHandler(parts Parts) http.Handler {
 		w.Header().Set("Content-Type", "application/yaml")
 		_, _ = w.Write(OpenAPI)
 	})
+	r.Get("/docs", s.getDocs())
 	r.Group(func(r chi.Router) {
 		r.Use(s.limitConcurrency, s.authenticate, s.limitRate)
 		pay, refund, read := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund)), r.With(s.require(tenants.Read))

@@ -10,7 +10,7 @@ var Arrows = map[string][]string{
 	"cmd/paymentsd": {"internal/accounts", "internal/api", "internal/config", "internal/devpg", "internal/idempotency", "internal/outbox",
 		"internal/payments", "internal/provider", "internal/provider/fake", "internal/telemetry", "internal/tenants", "migrations"},
 
-	"internal/api":           {"internal/accounts", "internal/payments", "internal/idempotency", "internal/money", "internal/tenants"},
+	"internal/api":           {"internal/accounts", "internal/payments", "internal/idempotency", "internal/money", "internal/tenants", "docs"},
 	"internal/accounts":      {"internal/outbox", "internal/events", "internal/money"},
 	"internal/payments":      {"internal/idempotency", "internal/outbox", "internal/provider", "internal/events", "internal/money"},
 	"internal/provider":      {"internal/money"},
@@ -26,6 +26,7 @@ var Arrows = map[string][]string{
 	"internal/telemetry": {},
 	"internal/devpg":     {},
 	"migrations":         {},
+	"docs":               {}, // the documents that the service shows
 
 	// Measurements.
 	"bench/cleanup": {"internal/devpg"},
