@@ -79,6 +79,21 @@ func TestH3_LateOutcomeIsAnsweredInItsOwnVersion(t *testing.T) {
 	require.Contains(t, string(b.pay("k", b0, with("Api-Version", version20261101)).body), `"state":"SETTLED"`)
 }
 
+// H3: an older build meets a payment whose answer is due in a version it does not know. It says so, and stores nothing; the
+// newer build beside it answers.
+func TestH3_UnknownVersionIsAControlledError(t *testing.T) {
+	b := setup(t)
+	b.fault("inv-1", "charge", "execute_then_drop", nil)
+	require.Equal(t, http.StatusAccepted, b.pay("k", b0).status)
+	b.exec(`UPDATE idempotency_requests SET response_schema_version = '2099-01-01'`)
+	b.leaseOver()
+	require.Equal(t, "STORED_REQUEST_UNREADABLE", b.pay("k", b0).problem(t).ErrorCode)
+	b.exec(`UPDATE idempotency_requests SET response_schema_version = $1`, version20260501) // as the newer build knows it
+	b.leaseOver()
+	require.Equal(t, http.StatusCreated, b.pay("k", b0).status)
+	require.Len(t, b.charges("inv-1"), 1)
+}
+
 // H5: rows of the old rule beside rows of the new one, read by instances that write either.
 func TestH5_RowsAreComparedWithTheRuleThatWroteThem(t *testing.T) {
 	b := setup(t, func(s *settings) { s.rule = payments.RuleV1 })

@@ -89,7 +89,11 @@ type rule struct {
 	key        string
 }
 
-func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
+func is(targets ...error) func(error) bool {
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+	}
+}
 
 func as[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }
 
@@ -134,7 +138,7 @@ var rules = []rule{
 	{businessRefusal, is(payments.ErrAccountBlocked), 422, "ACCOUNT_BLOCKED", "The account takes no new payments.", false, true, false, keyUntouched},
 	{errorBefore, as[*payments.ProviderUnavailableError], 503, "PROVIDER_UNAVAILABLE", "The provider could not be reached; nothing was charged.", true, false, true, keyReopened},
 	{ourFailure, is(payments.ErrUnavailable), 503, "SERVICE_UNAVAILABLE", "The service cannot record payments at the moment.", true, false, true, keyKept},
-	{ourFailure, is(idempotency.ErrUnknownRule), 503, "STORED_REQUEST_UNREADABLE", "This instance cannot read what this idempotency key was used for; a newer one can.", true, false, true, keyKept},
+	{ourFailure, is(idempotency.ErrUnknownRule, idempotency.ErrUnknownVersion), 503, "STORED_REQUEST_UNREADABLE", "This instance cannot read what this idempotency key was used for; a newer one can.", true, false, true, keyKept},
 	{ourFailure, func(error) bool { return true }, 500, "INTERNAL", "Something went wrong on our side.", true, false, true, keyKept},
 }
 

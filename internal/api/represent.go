@@ -85,7 +85,7 @@ func represent20261101(p payments.Payment) payment20261101 {
 func represent(p payments.Payment, version string) ([]byte, error) {
 	show, ok := representations[version]
 	if !ok {
-		return nil, fmt.Errorf("represent payment: this build does not know version %q", version)
+		return nil, fmt.Errorf("represent payment: %w: %q", idempotency.ErrUnknownVersion, version)
 	}
 	return encode(show(p))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,4 +178,31 @@ func TestUnsentPaymentIsCanceledWhenItsKeyExpires(t *testing.T) {
 			}
 		})
 	}
+}
+
+// J3: two cleaners beside each other, and beside a session with an old snapshot, share the work and do each piece once.
+func TestJ3_CleanersShareTheWork(t *testing.T) {
+	h := setup(t)
+	s := h.service(nil, nil)
+	old, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = old.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = old.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`)
+	require.NoError(t, err)
+	require.NoError(t, old.QueryRow(t.Context(), `SELECT count(*) FROM idempotency_requests`).Scan(new(int)))
+
+	const keys = 1000
+	_, err = h.pool.Exec(t.Context(), `INSERT INTO idempotency_requests (tenant_id, operation_name, idempotency_key, request_hash, status, resource_type,
+		resource_id, response_schema_version, response_status, response_content_type, response_headers, response_body, expires_at, cleanup_at)
+		SELECT 'acme', 'create_payment', g::text, 'v2:' || repeat('0', 64), 'COMPLETED', 'payment', g::text, '2026-05-01', 201, 'application/json', '{}',
+		'x', now() - interval '1 h' + g * interval '1 ms', now() - interval '1 h' + g * interval '1 ms' FROM generate_series(1, $1::int) g`, keys)
+	require.NoError(t, err)
+	var scrubbed atomic.Int64
+	atOnce(3, func(int) string {
+		cleaned, err := s.keys.Clean(context.Background(), s.cfg.TombstoneFor, 20, 0)
+		scrubbed.Add(cleaned.Scrubbed)
+		return fmt.Sprint(err)
+	})
+	require.EqualValues(t, keys, scrubbed.Load())
+	require.Equal(t, keys, h.count(`SELECT count(*) FROM idempotency_requests WHERE status = 'EXPIRED'`))
 }
