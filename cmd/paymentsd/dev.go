@@ -71,7 +71,7 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	return withProvider(ctx, bank,
 		v.serveAPI(public, s, log),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
-		recovery(v, s), cleanup(v, s, log), databaseLives)
+		recovery(v, s, log), cleanup(v, s, log), databaseLives)
 }
 
 // withProvider runs parts that call the provider, and ends the provider only after them: a charge that is under way when

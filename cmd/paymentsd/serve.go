@@ -41,29 +41,20 @@ func (apiCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 type recoverCmd struct{}
 
 func (recoverCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
-	admin, err := listen("PAYMENTSD_ADMIN_ADDR", s.AdminAddr)
-	if err != nil {
-		return err
-	}
-	v, err := openService(ctx, s, log)
-	if err != nil {
-		return err
-	}
-	defer v.pool.Close()
-	log.Info("recovery runs", "every", s.RecoveryInterval)
-	return together(ctx, recovery(v, s), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
-}
-
-func recovery(v *service, s config.Settings) func(context.Context) error {
-	return func(ctx context.Context) error {
-		v.payments.RunRecovery(ctx, s.RecoveryInterval)
-		return nil
-	}
+	return work(ctx, s, log, recovery)
 }
 
 type cleanupCmd struct{}
 
 func (cleanupCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) error {
+	return work(ctx, s, log, cleanup)
+}
+
+// worker is a part that runs beside the API and serves nobody.
+type worker func(*service, config.Settings, *slog.Logger) func(context.Context) error
+
+// work runs a worker as a role of its own.
+func work(ctx context.Context, s config.Settings, log *slog.Logger, w worker) error {
 	admin, err := listen("PAYMENTSD_ADMIN_ADDR", s.AdminAddr)
 	if err != nil {
 		return err
@@ -73,8 +64,15 @@ func (cleanupCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) 
 		return err
 	}
 	defer v.pool.Close()
-	log.Info("cleanup runs", "every", s.CleanupInterval)
-	return together(ctx, cleanup(v, s, log), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
+	return together(ctx, w(v, s, log), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
+}
+
+func recovery(v *service, s config.Settings, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		log.Info("recovery runs", "every", s.RecoveryInterval)
+		v.payments.RunRecovery(ctx, s.RecoveryInterval)
+		return nil
+	}
 }
 
 const (
@@ -87,6 +85,7 @@ const (
 // cleanup goes over everything that has expired, every interval and at once at the start.
 func cleanup(v *service, s config.Settings, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
+		log.Info("cleanup runs", "every", s.CleanupInterval)
 		tick := time.NewTicker(s.CleanupInterval)
 		defer tick.Stop()
 		for {

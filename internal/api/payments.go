@@ -9,105 +9,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
 )
-
-// createPayment is POST /payments. The order of its steps is part of the contract: nothing about a key is looked at before
-// the caller is known and the command is, and no key is claimed before the body was read whole and found good.
-func (s *server) createPayment(w http.ResponseWriter, r *http.Request) {
-	key, err := idempotency.ParseKey(r.Header.Values("Idempotency-Key"))
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	command, err := createCommand(w, r, key)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.execute(w, r, command)
-}
-
-// execute runs a keyed command and answers it.
-func (s *server) execute(w http.ResponseWriter, r *http.Request, command payments.Command) {
-	if r.Context().Err() != nil {
-		s.fail(w, r, errBodyTimeout) // hung up, it seems, and nothing was claimed; silence would be a 200 to whoever still reads
-		return
-	}
-	prefer := preferencesOf(r.Header)
-	command.Wait, command.Async = prefer.wait, prefer.respondAsync
-	result, err := s.payments.Create(r.Context(), command)
-	if tellsExpiry(err) {
-		w.Header().Set("Idempotency-Key-Expires", result.KeyExpiresAt.UTC().Format(time.RFC3339))
-	}
-	prefer.applied(w.Header(), result, err)
-	switch {
-	case err != nil:
-		s.fail(w, r, err)
-	case result.Pending:
-		s.pending(w, r, result, command.SchemaVersion, prefer.minimal)
-	default:
-		s.stored(w, result, prefer.minimal)
-	}
-}
-
-// tellsExpiry reports whether an answer is about a key of the caller's command, and so says until when it can be replayed.
-func tellsExpiry(err error) bool {
-	return err == nil || as[*payments.InProgressError](err) || as[*payments.KeyExpiredError](err) || as[*payments.ProviderUnavailableError](err)
-}
-
-// stored answers with what the key keeps, to the byte. The mark of a replay is of this exchange and is not stored.
-func (s *server) stored(w http.ResponseWriter, result payments.Result, minimal bool) {
-	h := w.Header()
-	if result.Answer.Location != "" {
-		h.Set("Location", result.Answer.Location)
-	}
-	if result.Replayed {
-		h.Set("Idempotent-Replayed", "true")
-	}
-	if minimal && result.Answer.ErrorCode == "" && result.Answer.Status < http.StatusBadRequest {
-		w.WriteHeader(result.Answer.Status)
-		return
-	}
-	h.Set("Content-Type", result.Answer.ContentType)
-	w.WriteHeader(result.Answer.Status)
-	_, _ = w.Write(result.Answer.Body) // the client is gone; its retry gets the same bytes
-}
-
-// pending answers with a payment of which nobody can say yet how it ends.
-func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, version string, minimal bool) {
-	body, err := represent(result.Payment, version)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	h := w.Header()
-	h.Set("Location", locationOf(result.Payment))
-	h.Set("Retry-After", retryAfter(result.RetryAfter))
-	if minimal {
-		w.WriteHeader(answered.unknown.status)
-		return
-	}
-	h.Set("Content-Type", "application/json")
-	w.WriteHeader(answered.unknown.status)
-	_, _ = w.Write(body)
-}
-
-func createCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.Command, error) {
-	named, effective, err := versionNamed(r)
-	if err != nil {
-		return payments.Command{}, err
-	}
-	body, err := readObject(w, r)
-	if err != nil {
-		return payments.Command{}, err
-	}
-	command, err := parseCreate(body)
-	command.Scope = idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: payments.OperationCreate, Key: key}
-	command.Said.APIVersion, command.SchemaVersion = named, effective
-	return command, err
-}
 
 const (
 	referenceCharsMax = 255 // longer than any invoice number; the column's limit
@@ -118,6 +21,9 @@ var (
 	accountIDForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	channelForm   = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 )
+
+// readPayment is what POST /payments says.
+func readPayment(_ *http.Request, body members) (payments.Command, error) { return parseCreate(body) }
 
 // parseCreate turns a body into a command.
 //

@@ -5,42 +5,18 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
 )
 
-// createRefund is POST /payments/{id}/refunds: the second keyed operation. A key used here is another key than the same one
-// used for a payment, and the payment in the path is part of what it means.
-func (s *server) createRefund(w http.ResponseWriter, r *http.Request) {
-	key, err := idempotency.ParseKey(r.Header.Values("Idempotency-Key"))
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	command, err := refundCommand(w, r, key)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.execute(w, r, command)
-}
-
-func refundCommand(w http.ResponseWriter, r *http.Request, key idempotency.Key) (payments.Command, error) {
-	named, effective, err := versionNamed(r)
-	if err != nil {
-		return payments.Command{}, err
-	}
+// readRefund is what POST /payments/{id}/refunds says. A key used there is another key than the same one used for a payment,
+// and the payment in the path is part of what it means.
+func readRefund(r *http.Request, body members) (payments.Command, error) {
 	id, err := paymentID(r)
 	if err != nil {
 		return payments.Command{}, err
 	}
-	body, err := readObject(w, r)
-	if err != nil {
-		return payments.Command{}, err
-	}
 	command, err := parseRefund(body)
-	command.Scope = idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: payments.OperationRefund, Key: key}
-	command.Said.APIVersion, command.Said.PaymentID, command.SchemaVersion = named, id, effective
+	command.Said.PaymentID = id
 	return command, err
 }
 

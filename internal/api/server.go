@@ -64,8 +64,8 @@ func NewHandler(parts Parts) http.Handler {
 	r.Group(func(r chi.Router) {
 		r.Use(s.limitConcurrency, s.authenticate, s.limitRate)
 		pay, refund, read := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund)), r.With(s.require(tenants.Read))
-		pay.Post("/payments", s.createPayment)
-		refund.Post("/payments/{id}/refunds", s.createRefund)
+		pay.Post("/payments", s.keyed(payments.OperationCreate, readPayment))
+		refund.Post("/payments/{id}/refunds", s.keyed(payments.OperationRefund, readRefund))
 		read.Get("/payments", s.listPayments)
 		read.Get("/payments/{id}", s.getPayment)
 		read.Get("/payments/{id}/history", s.getHistory)
