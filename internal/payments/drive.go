@@ -67,7 +67,7 @@ func (s *Service) sendFirst(ctx context.Context, lease idempotency.Lease, p Paym
 		return p, err
 	}
 	if result.Outcome == provider.NotSent {
-		return s.move(ctx, lease, p, step{to: []State{LocalPaymentCreated}, sends: p.Sends, reason: result.Reason})
+		return s.move(ctx, lease, p, step{to: []State{LocalPaymentCreated}, sends: 0, reason: result.Reason}) // no send that counts
 	}
 	return s.moveBy(ctx, lease, p, result)
 }

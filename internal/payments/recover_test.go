@@ -208,6 +208,7 @@ func TestG6_WhatFailedDecidesWhatIsKnown(t *testing.T) {
 	require.NotEmpty(t, e.PaymentID)
 	state, _ := h.stateOf(c)
 	require.Equal(t, "LOCAL_PAYMENT_CREATED", state)
+	require.Zero(t, h.count(`SELECT provider_sends FROM payments`), "a send that did not leave the house uses up none of those that may")
 	h.leaseOver()
 	found, err := h.service(nil, nil).Recover(t.Context())
 	require.NoError(t, err)
