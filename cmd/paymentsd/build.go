@@ -80,7 +80,7 @@ func openService(ctx context.Context, s config.Settings, log *slog.Logger) (*ser
 		payments: payments.New(pool, keys, client, api.Answer, payments.Config{
 			KeyWindow: s.KeyWindow, TombstoneFor: s.TombstoneRetention, ReuseExpired: s.ExpiredKeys == "reuse",
 			FingerprintRule: s.FingerprintRule, ProviderKeyWindow: s.ProviderKeyWindow, ProviderLookupLag: s.ProviderLookupLag,
-			RecoveryPause: s.RecoveryInterval,
+			RecoveryPause: s.RecoveryInterval, BackgroundMax: s.InFlightMax,
 		}, log),
 	}
 	return v, v.watch(log)
@@ -117,7 +117,7 @@ func (v *service) serveAPI(l net.Listener, s config.Settings, log *slog.Logger) 
 
 func (v *service) api(s config.Settings, log *slog.Logger) http.Handler {
 	return api.NewHandler(api.Parts{
-		Payments: v.payments, Accounts: accounts.NewRegister(v.pool), Tenants: v.tenants, Keys: v.keys, Ready: v.ready, Log: log,
+		Payments: v.payments, Accounts: accounts.NewRegister(v.pool), Tenants: v.tenants, Ready: v.ready, Log: log,
 		Limits: api.Limits{InFlightMax: s.InFlightMax, RequestsPerSec: s.TenantRate, RequestsAtOnce: s.TenantBurst},
 	})
 }

@@ -92,6 +92,9 @@ type apiKeyIssueCmd struct {
 }
 
 func (c apiKeyIssueCmd) Run(ctx context.Context, s config.Settings) error {
+	if len(c.Scopes) == 0 {
+		return errors.New("--scope is empty: name what the API key may be used for, or leave the flag out for everything")
+	}
 	return withDirectory(ctx, s, func(d *tenants.Directory) error {
 		secret, err := d.IssueAPIKey(ctx, c.Tenant, c.Name, c.Scopes...)
 		if err == nil {

@@ -76,10 +76,12 @@ func recovery(v *service, s config.Settings, log *slog.Logger) func(context.Cont
 }
 
 const (
-	// cleanupBatchMax keeps every transaction of cleanup at a few milliseconds, and its locks with it.
-	cleanupBatchMax = 500
-	// cleanupPause lets the traffic that cleanup runs beside have the database most of the time.
-	cleanupPause = 20 * time.Millisecond
+	// cleanupBatchMax keeps every transaction of cleanup at some milliseconds, and its locks with it: a payment that meets one
+	// waits no longer than that.
+	cleanupBatchMax = 200
+	// cleanupRestFactor leaves the traffic that cleanup runs beside four fifths of the database's time. Without a rest the p99
+	// of payments grew twelvefold; cleanup has the whole day.
+	cleanupRestFactor = 4
 )
 
 // cleanup goes over everything that has expired, every interval and at once at the start.
@@ -106,11 +108,11 @@ func cleanOnce(ctx context.Context, v *service, s config.Settings, log *slog.Log
 	if err != nil {
 		return err
 	}
-	keys, err := v.keys.Clean(ctx, s.TombstoneRetention, cleanupBatchMax, cleanupPause)
+	keys, err := v.keys.Clean(ctx, s.TombstoneRetention, cleanupBatchMax, cleanupRestFactor)
 	if err != nil {
 		return err
 	}
-	published, err := outbox.DeletePublished(ctx, v.pool, s.OutboxRetention, cleanupBatchMax, cleanupPause)
+	published, err := outbox.DeletePublished(ctx, v.pool, s.OutboxRetention, cleanupBatchMax, cleanupRestFactor)
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,11 @@ var causes = map[string]func(*bench) answer{
 	},
 	"IDEMPOTENCY_KEY_NOT_FOUND": func(b *bench) answer { return b.get("/idempotency-keys/create_payment/k") },
 	"PAYMENT_NOT_REFUNDABLE": func(b *bench) answer {
+		b.fault("refused", "charge", "decline", nil)
+		declined := b.pay("refused", bodyFor("refused"))
+		return b.refund("k", declined.header.Get("Location"), `{"amount":"1.00"}`)
+	},
+	"PAYMENT_NOT_SETTLED": func(b *bench) answer {
 		b.fault("unknown", "charge", "drop_before_execute", nil)
 		pending := b.pay("unknown", bodyFor("unknown"))
 		return b.refund("k", pending.header.Get("Location"), `{"amount":"1.00"}`)

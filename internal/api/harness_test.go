@@ -97,7 +97,7 @@ func (b *bench) open() {
 	b.service = payments.New(db, b.keys, client, b.settings.render, payments.Config{
 		KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second, FingerprintRule: b.settings.rule,
 	}, log)
-	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Keys: b.keys, Ready: db.Ping,
+	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Ready: db.Ping,
 		Limits: b.settings.limits, Log: log})
 	b.serve()
 }

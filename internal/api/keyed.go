@@ -59,7 +59,7 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request, command payment
 	case err != nil:
 		s.fail(w, r, err)
 	case result.Pending:
-		s.pending(w, r, result, command.SchemaVersion, prefer.minimal)
+		s.pending(w, r, result, prefer.minimal)
 	default:
 		s.stored(w, result, prefer.minimal)
 	}
@@ -89,8 +89,8 @@ func (s *server) stored(w http.ResponseWriter, result payments.Result, minimal b
 }
 
 // pending answers with a payment of which nobody can say yet how it ends.
-func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, version string, minimal bool) {
-	body, err := represent(result.Payment, version)
+func (s *server) pending(w http.ResponseWriter, r *http.Request, result payments.Result, minimal bool) {
+	body, err := represent(result.Payment, result.SchemaVersion)
 	if err != nil {
 		s.fail(w, r, err)
 		return

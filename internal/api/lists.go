@@ -68,8 +68,8 @@ func listQuery(u *url.URL) (pageQuery, error) {
 	for name, all := range values {
 		if !slices.Contains(known, name) {
 			f.add(safeName(name), "UNKNOWN_MEMBER", "this parameter is not known here")
-		} else if len(all) > 1 {
-			f.add(name, "INVALID", "must be there once")
+		} else if len(all) > 1 || all[0] == "" {
+			f.add(name, "INVALID", "must be there once, and not be empty")
 		}
 	}
 	q := pageQuery{rows: pageRowsDefault, filter: payments.Filter{AccountID: values.Get("accountId"),
@@ -108,7 +108,7 @@ type keyView struct {
 // nothing and triggers nothing; only the tenant's own keys are found.
 func (s *server) getKey(w http.ResponseWriter, r *http.Request) {
 	operation := chi.URLParam(r, "operation")
-	raw, err := url.PathUnescape(chi.URLParam(r, "key"))
+	raw, err := pathParam(r, "key")
 	if err != nil || !slices.Contains(operations, operation) {
 		s.fail(w, r, errKeyNotFound)
 		return
@@ -118,7 +118,7 @@ func (s *server) getKey(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	record, exists, err := s.keys.Read(r.Context(), idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: operation, Key: key})
+	record, exists, err := s.payments.Key(r.Context(), idempotency.Scope{TenantID: tenantOf(r.Context()), Operation: operation, Key: key})
 	switch {
 	case err != nil:
 		s.fail(w, r, unavailable(err))
@@ -133,6 +133,15 @@ func (s *server) getKey(w http.ResponseWriter, r *http.Request) {
 		CreatedAt: timeText(record.CreatedAt), ExpiresAt: timeText(record.ExpiresAt),
 	})
 	s.answer(w, r, body, err)
+}
+
+// pathParam is a part of the path, decoded once: chi matches the path as it was sent where that differs from its plain
+// encoding, and the decoded path otherwise.
+func pathParam(r *http.Request, name string) (string, error) {
+	if r.URL.RawPath == "" {
+		return chi.URLParam(r, name), nil
+	}
+	return url.PathUnescape(chi.URLParam(r, name))
 }
 
 // keyState is the client's word for a key's status: the internal names never leave the service.

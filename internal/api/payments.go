@@ -56,7 +56,7 @@ func parseCreate(body members) (payments.Command, error) {
 
 func isText(s string) bool {
 	n := utf8.RuneCountInString(s)
-	if n < 1 || n > referenceCharsMax {
+	if !utf8.ValidString(s) || n < 1 || n > referenceCharsMax {
 		return false
 	}
 	for _, c := range s {
@@ -99,6 +99,11 @@ func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	s.history(w, r, id)
+}
+
+// history answers with the moves of a payment or a refund.
+func (s *server) history(w http.ResponseWriter, r *http.Request, id string) {
 	moves, err := s.payments.History(r.Context(), tenantOf(r.Context()), id)
 	if err != nil {
 		s.fail(w, r, err)
@@ -115,7 +120,10 @@ func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, body, err)
 }
 
-var paymentIDForm = regexp.MustCompile(`^(pay|ref)_[0-9a-f]{32}$`)
+var (
+	paymentIDForm = regexp.MustCompile(`^pay_[0-9a-f]{32}$`)
+	refundIDForm  = regexp.MustCompile(`^ref_[0-9a-f]{32}$`)
+)
 
 // paymentID takes the id from the path. What cannot be an id is no payment, and is not asked the database about.
 func paymentID(r *http.Request) (string, error) {

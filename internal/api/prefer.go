@@ -36,7 +36,11 @@ func preferencesOf(h http.Header) preferences {
 		seen[name] = true
 		switch name {
 		case "wait":
-			if n, err := strconv.ParseUint(value, 10, 31); err == nil {
+			if isDigits(value) {
+				n, err := strconv.ParseUint(value, 10, 31)
+				if err != nil { // more than anybody can wait
+					n = uint64(waitMax.Seconds())
+				}
 				p.wait = min(time.Duration(n)*time.Second, waitMax)
 			}
 		case "respond-async":
@@ -50,13 +54,21 @@ func preferencesOf(h http.Header) preferences {
 
 // applied says which preferences made a difference.
 func (p preferences) applied(h http.Header, result payments.Result, err error) {
+	var names []string
 	if p.wait > 0 && result.Waited {
-		h.Add("Preference-Applied", "wait="+strconv.Itoa(int(p.wait.Seconds())))
+		names = append(names, "wait="+strconv.Itoa(int(p.wait.Seconds())))
 	}
-	if p.respondAsync && err == nil && result.Pending {
-		h.Add("Preference-Applied", "respond-async")
+	if p.respondAsync && result.Async {
+		names = append(names, "respond-async")
 	}
 	if p.minimal && err == nil && (result.Pending || result.Answer.Status < http.StatusBadRequest) {
-		h.Add("Preference-Applied", "return=minimal")
+		names = append(names, "return=minimal")
 	}
+	if len(names) > 0 {
+		h.Set("Preference-Applied", strings.Join(names, ", "))
+	}
+}
+
+func isDigits(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
 }

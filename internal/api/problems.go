@@ -132,7 +132,8 @@ var rules = []rule{
 	{keyConflict, as[*payments.InProgressError], 409, "IDEMPOTENCY_REQUEST_IN_PROGRESS", "The first request with this idempotency key is still running.", true, false, true, keyKept},
 	{businessRefusal, as[*payments.DuplicateReferenceError], 409, "DUPLICATE_MERCHANT_REFERENCE", "The account has a payment with this merchantReference under another idempotency key.", false, false, false, keyUntouched},
 	{validation, as[*payments.FieldError], 422, "VALIDATION_FAILED", "A field breaks a rule.", false, true, false, keyUntouched},
-	{businessRefusal, is(payments.ErrNotRefundable), 409, "PAYMENT_NOT_REFUNDABLE", "Only a settled payment can be refunded.", false, true, false, keyUntouched},
+	{businessRefusal, is(payments.ErrNotSettled), 409, "PAYMENT_NOT_SETTLED", "Only a settled payment can be refunded, and this one is not settled yet.", true, true, true, keyUntouched},
+	{businessRefusal, is(payments.ErrNotRefundable), 409, "PAYMENT_NOT_REFUNDABLE", "Only a settled payment can be refunded, and this one never will be.", false, true, false, keyUntouched},
 	{businessRefusal, is(payments.ErrRefundTooLarge), 422, "REFUND_EXCEEDS_PAYMENT", "Together with the refunds that are pending or settled, this is more than was paid.", false, true, false, keyUntouched},
 	{businessRefusal, is(payments.ErrAccountNotFound), 422, "ACCOUNT_NOT_FOUND", "There is no such account.", false, true, false, keyUntouched},
 	{businessRefusal, is(payments.ErrAccountBlocked), 422, "ACCOUNT_BLOCKED", "The account takes no new payments.", false, true, false, keyUntouched},
@@ -143,8 +144,9 @@ var rules = []rule{
 }
 
 // answered are the failures that are no errors of the call: it has an answer all the same.
-var answered = struct{ declined, unknown, shutdown rule }{
+var answered = struct{ declined, canceled, unknown, shutdown rule }{
 	declined: rule{kind: providerDecline, status: 402, code: "the provider's code", message: "The provider declined the payment.", safeNewKey: true, key: keyFinished},
+	canceled: rule{kind: errorBefore, status: 402, code: "PAYMENT_CANCELED", message: "The payment was given up before anything was sent to the provider.", safeNewKey: true, key: keyFinished},
 	unknown:  rule{kind: errorAfter, status: 202, code: "-", message: "The payment, PENDING: nobody can say yet how it ends.", retryable: true, retryAfter: true, key: keyReserved},
 	shutdown: rule{kind: shutdown, status: 0, code: "-", message: "New connections are refused; what runs is finished and answered.", retryable: true, key: keyKept},
 }
@@ -227,7 +229,7 @@ func ErrorTable() string {
 	b.WriteString("| kind of failure | status | errorCode | meaning | retryable | safeNewKey | Retry-After | the key is |\n|---|---|---|---|---|---|---|---|\n")
 	yes := map[bool]string{true: "yes", false: "no"}
 	seen := map[string]bool{}
-	for _, r := range slices.Concat(rules, []rule{answered.declined, answered.unknown, answered.shutdown}) {
+	for _, r := range slices.Concat(rules, []rule{answered.declined, answered.canceled, answered.unknown, answered.shutdown}) {
 		line := fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.kind, status(r.status), r.code, r.message, yes[r.retryable], yes[r.safeNewKey], yes[r.retryAfter], r.key)
 		if !seen[line] {
 			b.WriteString(line)

@@ -66,19 +66,38 @@ func (s *server) getRefund(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	id := chi.URLParam(r, "refundId")
-	if !paymentIDForm.MatchString(id) {
-		s.fail(w, r, errIDInvalid)
-		return
-	}
-	p, err := s.payments.Get(r.Context(), tenantOf(r.Context()), id)
-	if err == nil && (p.Kind != payments.KindRefund || p.ParentID != chi.URLParam(r, "id")) {
-		err = payments.ErrNotFound
-	}
+	p, err := s.refund(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	body, err := represent(p, version)
 	s.answer(w, r, body, err)
+}
+
+// refund finds the refund that the path names.
+func (s *server) refund(r *http.Request) (payments.Payment, error) {
+	id := chi.URLParam(r, "refundId")
+	if !refundIDForm.MatchString(id) {
+		return payments.Payment{}, errIDInvalid
+	}
+	p, err := s.payments.Get(r.Context(), tenantOf(r.Context()), id)
+	if err == nil && p.ParentID != chi.URLParam(r, "id") {
+		err = payments.ErrNotFound
+	}
+	return p, err
+}
+
+// getRefundHistory is GET /payments/{id}/refunds/{refundId}/history.
+func (s *server) getRefundHistory(w http.ResponseWriter, r *http.Request) {
+	if _, _, err := versionNamed(r); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	p, err := s.refund(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.history(w, r, p.ID)
 }

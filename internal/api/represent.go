@@ -123,9 +123,9 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 		body, err := represent(p, schemaVersion)
 		return idempotency.Answer{Status: http.StatusCreated, ContentType: "application/json", Location: locationOf(p), Body: body}, err
 	case payments.Declined:
-		return refusal(p, p.DeclineCode, answered.declined.message), nil
+		return refusal(p, answered.declined, p.DeclineCode), nil
 	case payments.Canceled:
-		return refusal(p, "PAYMENT_CANCELED", "The payment was given up before anything was sent to the provider."), nil
+		return refusal(p, answered.canceled, answered.canceled.code), nil
 	default:
 		return idempotency.Answer{}, fmt.Errorf("answer: a payment in state %s has none", p.State)
 	}
@@ -133,9 +133,8 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 
 // refusal is the stored answer to a payment that ended without a charge. It is final for its key; what is refused can be
 // tried again under a new one.
-func refusal(p payments.Payment, code, message string) idempotency.Answer {
-	policy := answered.declined
-	b := problem(policy.status, code, message)
+func refusal(p payments.Payment, policy rule, code string) idempotency.Answer {
+	b := problem(policy.status, code, policy.message)
 	b.Retryable, b.SafeNewKey = policy.retryable, policy.safeNewKey
 	b.PaymentID, b.OperationState = p.ID, string(p.State.Public())
 	return idempotency.Answer{Status: b.Status, ContentType: problemContentType, Location: locationOf(p), Body: b.encode(), ErrorCode: code}

@@ -13,7 +13,6 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/paymentsd/paymentsd/internal/accounts"
-	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 )
@@ -28,7 +27,6 @@ type Parts struct {
 	Payments *payments.Service
 	Accounts *accounts.Register
 	Tenants  *tenants.Directory
-	Keys     *idempotency.Keys
 	Ready    Ready
 	Limits   Limits
 	Log      *slog.Logger
@@ -38,7 +36,6 @@ type server struct {
 	payments *payments.Service
 	accounts *accounts.Register
 	tenants  *tenants.Directory
-	keys     *idempotency.Keys
 	limits   Limits
 	log      *slog.Logger
 }
@@ -49,7 +46,7 @@ type Ready func(context.Context) error
 // NewHandler serves the API. What refuses a request comes in this order: too many at once, no known caller, too many of this
 // caller, not for this caller; then the request itself is looked at.
 func NewHandler(parts Parts) http.Handler {
-	s := &server{parts.Payments, parts.Accounts, parts.Tenants, parts.Keys, parts.Limits, parts.Log}
+	s := &server{parts.Payments, parts.Accounts, parts.Tenants, parts.Limits, parts.Log}
 	r := chi.NewRouter()
 	r.Use(s.observe, s.catchPanics, middleware.GetHead)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errRouteNotFound) })
@@ -71,6 +68,7 @@ func NewHandler(parts Parts) http.Handler {
 		read.Get("/payments/{id}/history", s.getHistory)
 		read.Get("/payments/{id}/refunds", s.listRefunds)
 		read.Get("/payments/{id}/refunds/{refundId}", s.getRefund)
+		read.Get("/payments/{id}/refunds/{refundId}/history", s.getRefundHistory)
 		read.Get("/idempotency-keys/{operation}/{key}", s.getKey)
 		read.Get("/accounts/{id}", s.getAccount)
 		pay.Put("/accounts/{id}", s.putAccount)

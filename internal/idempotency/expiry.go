@@ -73,12 +73,14 @@ type Cleaned struct {
 	Postponed int64 // unresolved keys, left alone
 }
 
-// Clean goes once over everything that is due, in batches of at most batchMax rows, each in a short transaction of its own,
-// pausing in between. Any number of instances may clean at once; they get different rows.
-func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchMax int, pause time.Duration) (Cleaned, error) {
+// Clean goes once over everything that is due, in batches of at most batchMax rows, each in a short transaction of its own.
+// After each it rests for restFactor times as long as the batch took, so that it gives way when the database is busy. Any
+// number of instances may clean at once; they get different rows.
+func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchMax, restFactor int) (Cleaned, error) {
 	var total Cleaned
 	after := time.Time{}
 	for {
+		began := time.Now()
 		batch, err := k.sql.CleanKeys(ctx, k.db, idempotencysql.CleanKeysParams{
 			After: after, RowsMax: int32(batchMax), KeepTombstoneFor: keepTombstoneFor})
 		if err != nil {
@@ -92,7 +94,7 @@ func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchM
 		}
 		after = batch.Until
 		select {
-		case <-time.After(pause):
+		case <-time.After(time.Duration(restFactor) * time.Since(began)):
 		case <-ctx.Done():
 			return total, nil
 		}

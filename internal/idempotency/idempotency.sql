@@ -15,14 +15,9 @@ WHERE tenant_id = @tenant_id AND operation_name = @operation_name AND idempotenc
 RETURNING lease_epoch, resource_id, response_schema_version, recovery_attempts;
 
 -- name: AcquireDueKey :one
--- Locks one key row that nobody holds and that is due, skipping those that somebody else is just taking.
-UPDATE idempotency_requests k SET
-    lease_epoch       = k.lease_epoch + 1,
-    locked_until      = now() + @lease_for::interval,
-    next_attempt_at   = now() + @lease_for::interval,
-    recovery_attempts = k.recovery_attempts + 1,
-    updated_at        = now()
-FROM (
+-- Locks one key row that nobody holds and that is due, skipping those that somebody else is just taking. MATERIALIZED is what
+-- makes it one: a subquery in FROM may be run again for every row it is joined with, and then LIMIT 1 locks another one each time.
+WITH due AS MATERIALIZED (
     SELECT d.tenant_id, d.operation_name, d.idempotency_key
     FROM idempotency_requests d
     WHERE d.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
@@ -30,7 +25,14 @@ FROM (
     ORDER BY d.next_attempt_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
-) due
+)
+UPDATE idempotency_requests k SET
+    lease_epoch       = k.lease_epoch + 1,
+    locked_until      = now() + @lease_for::interval,
+    next_attempt_at   = now() + @lease_for::interval,
+    recovery_attempts = k.recovery_attempts + 1,
+    updated_at        = now()
+FROM due
 WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
   AND k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
   AND k.next_attempt_at <= now() AND (k.locked_until IS NULL OR k.locked_until <= now())
@@ -56,20 +58,21 @@ WHERE tenant_id = @tenant_id AND operation_name = @operation_name AND idempotenc
 
 -- name: AcquireExpiredRetryableKey :one
 -- Locks one key row whose client had a retry left and did not use it within the window.
-UPDATE idempotency_requests k SET
-    lease_epoch     = k.lease_epoch + 1,
-    status          = 'IN_PROGRESS',
-    locked_until    = now() + @lease_for::interval,
-    next_attempt_at = now() + @lease_for::interval,
-    updated_at      = now()
-FROM (
+WITH due AS MATERIALIZED (
     SELECT d.tenant_id, d.operation_name, d.idempotency_key
     FROM idempotency_requests d
     WHERE d.cleanup_at <= now() AND d.status = 'FAILED_RETRYABLE'
     ORDER BY d.cleanup_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
-) due
+)
+UPDATE idempotency_requests k SET
+    lease_epoch     = k.lease_epoch + 1,
+    status          = 'IN_PROGRESS',
+    locked_until    = now() + @lease_for::interval,
+    next_attempt_at = now() + @lease_for::interval,
+    updated_at      = now()
+FROM due
 WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
   AND k.cleanup_at <= now() AND k.status = 'FAILED_RETRYABLE'
 RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts;

@@ -124,6 +124,8 @@ func (s *Service) resolveRefund(ctx context.Context, c Command) (resolved, error
 		return resolved{}, err
 	case parent.Kind != KindPayment:
 		return resolved{}, ErrNotFound
+	case !parent.State.Terminal():
+		return resolved{}, ErrNotSettled
 	case parent.State != Completed:
 		return resolved{}, ErrNotRefundable
 	case c.Said.Currency != "" && c.Said.Currency != parent.Amount.Currency().String():

@@ -14,9 +14,12 @@ type Result struct {
 	Replayed     bool // the answer was stored before this call
 	Pending      bool // there is no answer yet; Payment says what there is
 	Waited       bool // the call waited for another one's answer, as it was asked to
+	Async        bool // the payment is driven in the background, as it was asked to
 	Payment      Payment
 	RetryAfter   time.Duration // when asking again is worth it; of a pending payment
 	KeyExpiresAt time.Time
+
+	SchemaVersion string // the representation that the key's first request is answered in
 }
 
 // judgementsMax bounds how often a call judges its key again because the record changed under it. Each round needs
@@ -30,7 +33,7 @@ const judgementsMax = 8
 // it works on a context of its own: a client that hangs up must not turn a good charge into an unknown one.
 //
 // It returns ErrKeyReused, KeyExpiredError, InProgressError, DuplicateReferenceError, ProviderUnavailableError, the command's
-// own Refusal, FieldError, ErrNotFound, ErrNotRefundable, ErrRefundTooLarge, ErrAccountNotFound, ErrAccountBlocked,
+// own Refusal, FieldError, ErrNotFound, ErrNotSettled, ErrNotRefundable, ErrRefundTooLarge, ErrAccountNotFound, ErrAccountBlocked,
 // idempotency.ErrUnknownRule, or ErrUnavailable when the database did not take the command.
 func (s *Service) Create(client context.Context, c Command) (Result, error) {
 	ctx, cancel := s.detach(client)
@@ -81,14 +84,23 @@ func (s *Service) Create(client context.Context, c Command) (Result, error) {
 			return Result{}, fmt.Errorf("create payment: verdict %v has no rule", f.verdict)
 		}
 		if err != errJudgeAgain {
-			result.Waited = waited
-			if result.KeyExpiresAt.IsZero() {
-				result.KeyExpiresAt = f.record.ExpiresAt
-			}
-			return result, err
+			return s.complete(result, f, waited), err
 		}
 	}
 	return Result{}, fmt.Errorf("create payment: %w: the key kept changing", ErrUnavailable)
+}
+
+// complete adds what every result says: until when its key can be replayed, and in which representation it is answered. A key
+// that is not finished yet never expires, and its window begins when it is finished: at the earliest now.
+func (s *Service) complete(r Result, f found, waited bool) Result {
+	r.Waited, r.SchemaVersion = waited, f.record.Lease.SchemaVersion
+	if r.KeyExpiresAt.IsZero() {
+		r.KeyExpiresAt = f.record.ExpiresAt
+	}
+	if now := time.Now(); !f.record.Over() && r.KeyExpiresAt.Before(now) {
+		r.KeyExpiresAt = now.Add(s.cfg.KeyWindow)
+	}
+	return r
 }
 
 // find judges the key: by the one transaction, or, when a rule refuses, by a look that claims nothing.
@@ -104,12 +116,10 @@ func (s *Service) find(ctx context.Context, c Command, o opening, refusal error)
 	return f, err
 }
 
-// run drives a payment to where it will go, or, for a client that does not want to wait, has it driven.
+// run drives a payment to where it will go, or, for a client that does not want to wait, has it driven. When too many are
+// driven in the background already, the client waits all the same: a preference is not a promise.
 func (s *Service) run(ctx context.Context, c Command, lease idempotency.Lease, p Payment) (Result, error) {
-	if !c.Async {
-		return s.finish(ctx, lease, p)
-	}
-	s.background.Go(func() {
+	if !c.Async || !s.background.TryGo(func() error {
 		ctx, cancel := s.detach(ctx)
 		defer cancel()
 		defer func() {
@@ -120,8 +130,11 @@ func (s *Service) run(ctx context.Context, c Command, lease idempotency.Lease, p
 		if _, err := s.finish(ctx, lease, p); err != nil {
 			s.log.InfoContext(ctx, "payment was not finished in the background", "payment", p.ID, "error", err)
 		}
-	})
-	return Result{Pending: true, Payment: p, RetryAfter: time.Second, KeyExpiresAt: p.KeyExpiresAt}, nil
+		return nil
+	}) {
+		return s.finish(ctx, lease, p)
+	}
+	return Result{Pending: true, Async: true, Payment: p, RetryAfter: time.Second, KeyExpiresAt: p.KeyExpiresAt}, nil
 }
 
 // finish drives a payment under a lease. When the database stops taking moves the payment is durable all the same and
@@ -208,4 +221,4 @@ func (s *Service) detach(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // Drain waits for what runs in the background.
-func (s *Service) Drain() { s.background.Wait() }
+func (s *Service) Drain() { _ = s.background.Wait() } // what runs there returns no error

@@ -15,8 +15,10 @@ var (
 	ErrAccountBlocked = errors.New("account is blocked")
 	// ErrNotFound: the tenant has no such payment.
 	ErrNotFound = errors.New("payment not found")
-	// ErrNotRefundable: only a settled payment can be given back.
-	ErrNotRefundable = errors.New("payment is not settled")
+	// ErrNotSettled: only a settled payment can be given back, and this one may still become one.
+	ErrNotSettled = errors.New("payment is not settled yet")
+	// ErrNotRefundable: only a settled payment can be given back, and this one never will be.
+	ErrNotRefundable = errors.New("payment was not settled")
 	// ErrRefundTooLarge: together with the refunds that are pending or settled it is more than was paid.
 	ErrRefundTooLarge = errors.New("refunds would exceed the payment")
 	// ErrOtherCurrency: a refund is in its payment's currency.

@@ -206,3 +206,68 @@ func TestJ3_CleanersShareTheWork(t *testing.T) {
 	require.EqualValues(t, keys, scrubbed.Load())
 	require.Equal(t, keys, h.count(`SELECT count(*) FROM idempotency_requests WHERE status = 'EXPIRED'`))
 }
+
+// A key whose outcome was found out after its window is finished then, and its window begins then: the client that was told
+// 202 all along gets its answer, and one that comes much later is late. Reuse makes no second refund of it.
+func TestWindowOfALateFinishBeginsWithTheFinish(t *testing.T) {
+	h := setup(t)
+	h.cfg.ReuseExpired = true
+	s := h.service(nil, nil)
+	paymentID := h.settled(s)
+	c := h.refundOf(paymentID, "3")
+	h.fault("*", "refund", "execute_then_drop", 1)
+	require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
+	h.pass(40 * 24 * time.Hour)
+	h.clean(s)
+	h.fault("*", "refund_lookup", "lookup_error", 1)
+	h.leaseOver()
+	pending, err := s.Create(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, pending.Pending)
+	require.True(t, pending.KeyExpiresAt.After(time.Now()), "nobody is told that an unresolved key has expired")
+
+	h.recoverAll(s)
+	result, err := s.Create(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, result.Replayed)
+	require.WithinDuration(t, time.Now().Add(h.cfg.KeyWindow), result.KeyExpiresAt, time.Minute)
+	require.Equal(t, 300, h.executedRefunds())
+}
+
+// The times of a payment that is finished at once stay as the claim set them.
+func TestWindowOfAPromptFinishBeginsWithTheClaim(t *testing.T) {
+	h := setup(t)
+	require.Equal(t, "first", kind(h.service(nil, nil).Create(t.Context(), h.command())))
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM idempotency_requests WHERE expires_at = created_at + interval '24 h' AND cleanup_at = expires_at`))
+}
+
+// One acquisition takes one key, whatever plan the database makes of it.
+func TestAcquiringTakesOneKey(t *testing.T) {
+	h := setup(t)
+	s := h.service(nil, nil)
+	unreachable := h.service(nil, unreachableProvider{})
+	const waiting = 20
+	for range waiting {
+		_, err := unreachable.Create(t.Context(), h.command())
+		require.True(t, errors.As(err, new(*ProviderUnavailableError)), err)
+	}
+	h.pass(25 * time.Hour)
+	_, found, err := s.keys.AcquireExpired(t.Context())
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM idempotency_requests WHERE status = 'IN_PROGRESS'`))
+	canceled, err := s.CancelExpired(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, waiting-1, canceled)
+
+	for range waiting {
+		c := h.command()
+		h.fault(c.Said.MerchantReference, "charge", "execute_then_drop", 1)
+		require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
+	}
+	h.leaseOver()
+	_, found, err = s.keys.AcquireDue(t.Context())
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM idempotency_requests WHERE locked_until > now()`))
+}

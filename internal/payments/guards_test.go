@@ -42,7 +42,7 @@ func TestOvertakenEpochWritesNothing(t *testing.T) {
 
 	w, err := s.write(lease, p, sentMark)
 	require.NoError(t, err)
-	rows, err := s.sql.MovePayments(t.Context(), h.pool, moveParams([]write{w}))
+	rows, err := s.sql.MovePayments(t.Context(), h.pool, s.moveParams([]write{w}))
 	require.NoError(t, err)
 	require.False(t, rows[0].IsHeld)
 	require.False(t, rows[0].IsMoved)
@@ -68,7 +68,7 @@ func TestPaymentThatMovedOnIsNotMoved(t *testing.T) {
 
 			w, err := s.write(lease, p, sentMark)
 			require.NoError(t, err)
-			rows, err := s.sql.MovePayments(t.Context(), h.pool, moveParams([]write{w}))
+			rows, err := s.sql.MovePayments(t.Context(), h.pool, s.moveParams([]write{w}))
 			require.NoError(t, err)
 			require.True(t, rows[0].IsHeld, "the lease is good")
 			require.False(t, rows[0].IsMoved)

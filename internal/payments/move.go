@@ -49,7 +49,7 @@ func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, 
 	if err != nil {
 		return p, fmt.Errorf("move payment: %w", err)
 	}
-	params := moveParams([]write{w})
+	params := s.moveParams([]write{w})
 	asked := 0
 	err = s.retry(ctx, "move payment", func() error {
 		asked++
@@ -58,6 +58,7 @@ func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, 
 			return err
 		}
 		if rows[0].IsMoved {
+			w.after.KeyExpiresAt = rows[0].ExpiresAt
 			return nil
 		}
 		if asked > 1 && s.isMine(ctx, lease, w.after) {
@@ -160,8 +161,8 @@ func describe(p Payment, t events.Type) events.Payment {
 	}.Describe(p.Amount)
 }
 
-func moveParams(set []write) paymentssql.MovePaymentsParams {
-	var p paymentssql.MovePaymentsParams
+func (s *Service) moveParams(set []write) paymentssql.MovePaymentsParams {
+	p := paymentssql.MovePaymentsParams{KeyWindow: s.cfg.KeyWindow}
 	for i, w := range set {
 		p.Ordinals = append(p.Ordinals, int32(i))
 		p.TenantIds = append(p.TenantIds, w.lease.TenantID)

@@ -97,6 +97,10 @@ ORDER BY j.ordinal;
 -- Data flows down through two guards. "held": the lease is still this owner's (the epoch; locks the key row, in key
 -- order). "moved": the payment is where this owner believes it is. What fails a guard writes nothing at all; the row
 -- returned for it says which guard it was.
+--
+-- The window of a key that its first owner did not finish at once begins when it is finished, because its client has been
+-- told to come back until then. An ordinary payment leaves these times alone, and with them their index; so does one that is
+-- canceled because its window has passed.
 WITH asked AS (
     SELECT unnest(@ordinals::int[])             AS ordinal,
            unnest(@tenant_ids::text[])          AS tenant_id,
@@ -122,7 +126,8 @@ WITH asked AS (
            unnest(@response_bodies::bytea[])    AS response_body,
            unnest(@error_codes::text[])         AS error_code
 ), held AS (
-    SELECT k.tenant_id, k.operation_name, k.idempotency_key
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key,
+           asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + sqlc.arg(key_window)::interval / 2) AS is_late_finish
     FROM idempotency_requests k
     JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
               AND asked.idempotency_key = k.idempotency_key AND asked.lease_epoch = k.lease_epoch
@@ -186,17 +191,23 @@ WITH asked AS (
         response_headers      = nullif(asked.response_headers, '')::jsonb,
         response_body         = CASE WHEN asked.response_status > 0 THEN asked.response_body END,
         error_code            = nullif(asked.error_code, ''),
+        expires_at            = CASE WHEN held.is_late_finish THEN now() + @key_window::interval ELSE k.expires_at END,
+        cleanup_at            = CASE WHEN held.is_late_finish THEN now() + @key_window::interval ELSE k.cleanup_at END,
         updated_at            = now()
     FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+    JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name AND held.idempotency_key = asked.idempotency_key
     WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
+    RETURNING k.tenant_id, k.resource_id, k.expires_at
 )
 SELECT asked.ordinal::int AS ordinal,
        (held.tenant_id IS NOT NULL)::boolean  AS is_held,
-       (moved.tenant_id IS NOT NULL)::boolean AS is_moved
+       (moved.tenant_id IS NOT NULL)::boolean AS is_moved,
+       coalesce(kept.expires_at, now())::timestamptz AS expires_at
 FROM asked
 LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
                AND held.idempotency_key = asked.idempotency_key
 LEFT JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+LEFT JOIN kept  ON kept.tenant_id = asked.tenant_id AND kept.resource_id = asked.payment_id
 ORDER BY asked.ordinal;
 
 -- name: LoadPayment :one

@@ -127,6 +127,12 @@ func TestRefundOfWhatCannotBeRefunded(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, pending.Pending)
 	_, err = s.Create(t.Context(), h.refundOf(pending.Payment.ID, "1"))
+	require.ErrorIs(t, err, ErrNotSettled)
+	c = h.command()
+	h.fault(c.Said.MerchantReference, "charge", "decline", 1)
+	declined, err := s.Create(t.Context(), c)
+	require.NoError(t, err)
+	_, err = s.Create(t.Context(), h.refundOf(declined.Payment.ID, "1"))
 	require.ErrorIs(t, err, ErrNotRefundable)
 
 	paymentID := h.settled(s)

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
@@ -24,6 +24,7 @@ type Config struct {
 	FingerprintRule   string        // the rule by which new fingerprints are made; "" is RuleV2
 	ProviderKeyWindow time.Duration // how long the provider remembers our key; part of its contract with us
 	ProviderLookupLag time.Duration // how long after a request the provider's lookup may still not show its charge
+	BackgroundMax     int           // payments driven in the background at once; 0 is 1000
 	RecoveryPause     time.Duration // the first pause before an unknown outcome is asked about; it doubles from there
 }
 
@@ -42,8 +43,11 @@ type Service struct {
 	log      *slog.Logger
 
 	waiting    waiting
-	background sync.WaitGroup // payments driven for clients that did not want to wait
+	background errgroup.Group // payments driven for clients that did not want to wait
 }
+
+// backgroundMax bounds what clients that do not wait can make us do at once.
+const backgroundMax = 1000
 
 // tombstoneFor outlives every queue in which a client may keep a retry.
 const tombstoneFor = 30 * 24 * time.Hour
@@ -52,7 +56,9 @@ const tombstoneFor = 30 * 24 * time.Hour
 func New(db paymentssql.DBTX, keys *idempotency.Keys, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
 	cfg.TombstoneFor = cmp.Or(cfg.TombstoneFor, tombstoneFor)
 	cfg.FingerprintRule = cmp.Or(cfg.FingerprintRule, RuleV2)
-	return &Service{db: db, sql: paymentssql.New(), keys: keys, provider: p, render: render, cfg: cfg, log: log}
+	s := &Service{db: db, sql: paymentssql.New(), keys: keys, provider: p, render: render, cfg: cfg, log: log}
+	s.background.SetLimit(cmp.Or(cfg.BackgroundMax, backgroundMax))
+	return s
 }
 
 // Get reads a payment as it is now. It returns ErrNotFound when the tenant has no such payment.

@@ -11,13 +11,7 @@ import (
 )
 
 const acquireDueKey = `-- name: AcquireDueKey :one
-UPDATE idempotency_requests k SET
-    lease_epoch       = k.lease_epoch + 1,
-    locked_until      = now() + $1::interval,
-    next_attempt_at   = now() + $1::interval,
-    recovery_attempts = k.recovery_attempts + 1,
-    updated_at        = now()
-FROM (
+WITH due AS MATERIALIZED (
     SELECT d.tenant_id, d.operation_name, d.idempotency_key
     FROM idempotency_requests d
     WHERE d.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
@@ -25,7 +19,14 @@ FROM (
     ORDER BY d.next_attempt_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
-) due
+)
+UPDATE idempotency_requests k SET
+    lease_epoch       = k.lease_epoch + 1,
+    locked_until      = now() + $1::interval,
+    next_attempt_at   = now() + $1::interval,
+    recovery_attempts = k.recovery_attempts + 1,
+    updated_at        = now()
+FROM due
 WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
   AND k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
   AND k.next_attempt_at <= now() AND (k.locked_until IS NULL OR k.locked_until <= now())
@@ -42,7 +43,8 @@ type AcquireDueKeyRow struct {
 	RecoveryAttempts      int32
 }
 
-// Locks one key row that nobody holds and that is due, skipping those that somebody else is just taking.
+// Locks one key row that nobody holds and that is due, skipping those that somebody else is just taking. MATERIALIZED is what
+// makes it one: a subquery in FROM may be run again for every row it is joined with, and then LIMIT 1 locks another one each time.
 func (q *Queries) AcquireDueKey(ctx context.Context, db DBTX, leaseFor time.Duration) (AcquireDueKeyRow, error) {
 	row := db.QueryRow(ctx, acquireDueKey, leaseFor)
 	var i AcquireDueKeyRow
@@ -59,20 +61,21 @@ func (q *Queries) AcquireDueKey(ctx context.Context, db DBTX, leaseFor time.Dura
 }
 
 const acquireExpiredRetryableKey = `-- name: AcquireExpiredRetryableKey :one
-UPDATE idempotency_requests k SET
-    lease_epoch     = k.lease_epoch + 1,
-    status          = 'IN_PROGRESS',
-    locked_until    = now() + $1::interval,
-    next_attempt_at = now() + $1::interval,
-    updated_at      = now()
-FROM (
+WITH due AS MATERIALIZED (
     SELECT d.tenant_id, d.operation_name, d.idempotency_key
     FROM idempotency_requests d
     WHERE d.cleanup_at <= now() AND d.status = 'FAILED_RETRYABLE'
     ORDER BY d.cleanup_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
-) due
+)
+UPDATE idempotency_requests k SET
+    lease_epoch     = k.lease_epoch + 1,
+    status          = 'IN_PROGRESS',
+    locked_until    = now() + $1::interval,
+    next_attempt_at = now() + $1::interval,
+    updated_at      = now()
+FROM due
 WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
   AND k.cleanup_at <= now() AND k.status = 'FAILED_RETRYABLE'
 RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts

@@ -351,7 +351,8 @@ WITH asked AS (
            unnest($22::bytea[])    AS response_body,
            unnest($23::text[])         AS error_code
 ), held AS (
-    SELECT k.tenant_id, k.operation_name, k.idempotency_key
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key,
+           asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + $24::interval / 2) AS is_late_finish
     FROM idempotency_requests k
     JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
               AND asked.idempotency_key = k.idempotency_key AND asked.lease_epoch = k.lease_epoch
@@ -389,21 +390,21 @@ WITH asked AS (
 ), remembered AS (
     INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
     SELECT moved.tenant_id, moved.payment_id, step.version, step.from_state, step.to_state, step.reason, step.lease_epoch
-    FROM (SELECT unnest($24::text[]) AS payment_id,
-                 unnest($25::int[])     AS version,
-                 unnest($26::text[]) AS from_state,
-                 unnest($27::text[])   AS to_state,
-                 unnest($28::text[])     AS reason,
-                 unnest($29::bigint[])    AS lease_epoch) step
+    FROM (SELECT unnest($25::text[]) AS payment_id,
+                 unnest($26::int[])     AS version,
+                 unnest($27::text[]) AS from_state,
+                 unnest($28::text[])   AS to_state,
+                 unnest($29::text[])     AS reason,
+                 unnest($30::bigint[])    AS lease_epoch) step
     JOIN moved ON moved.payment_id = step.payment_id
 ), announced AS (
     INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
     SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json
-    FROM (SELECT unnest($30::text[]) AS payment_id,
-                 unnest($31::text[])         AS event_id,
-                 unnest($32::int[])    AS sequence,
-                 unnest($33::text[])       AS event_type,
-                 unnest($34::text[])    AS payload) event
+    FROM (SELECT unnest($31::text[]) AS payment_id,
+                 unnest($32::text[])         AS event_id,
+                 unnest($33::int[])    AS sequence,
+                 unnest($34::text[])       AS event_type,
+                 unnest($35::text[])    AS payload) event
     JOIN moved ON moved.payment_id = event.payment_id
 ), kept AS (
     UPDATE idempotency_requests k SET
@@ -415,17 +416,23 @@ WITH asked AS (
         response_headers      = nullif(asked.response_headers, '')::jsonb,
         response_body         = CASE WHEN asked.response_status > 0 THEN asked.response_body END,
         error_code            = nullif(asked.error_code, ''),
+        expires_at            = CASE WHEN held.is_late_finish THEN now() + $24::interval ELSE k.expires_at END,
+        cleanup_at            = CASE WHEN held.is_late_finish THEN now() + $24::interval ELSE k.cleanup_at END,
         updated_at            = now()
     FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+    JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name AND held.idempotency_key = asked.idempotency_key
     WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
+    RETURNING k.tenant_id, k.resource_id, k.expires_at
 )
 SELECT asked.ordinal::int AS ordinal,
        (held.tenant_id IS NOT NULL)::boolean  AS is_held,
-       (moved.tenant_id IS NOT NULL)::boolean AS is_moved
+       (moved.tenant_id IS NOT NULL)::boolean AS is_moved,
+       coalesce(kept.expires_at, now())::timestamptz AS expires_at
 FROM asked
 LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
                AND held.idempotency_key = asked.idempotency_key
 LEFT JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
+LEFT JOIN kept  ON kept.tenant_id = asked.tenant_id AND kept.resource_id = asked.payment_id
 ORDER BY asked.ordinal
 `
 
@@ -453,6 +460,7 @@ type MovePaymentsParams struct {
 	ResponseHeaders  []string
 	ResponseBodies   [][]byte
 	ErrorCodes       []string
+	KeyWindow        time.Duration
 	StepPaymentIds   []string
 	StepVersions     []int32
 	StepFromStates   []string
@@ -467,9 +475,10 @@ type MovePaymentsParams struct {
 }
 
 type MovePaymentsRow struct {
-	Ordinal int32
-	IsHeld  bool
-	IsMoved bool
+	Ordinal   int32
+	IsHeld    bool
+	IsMoved   bool
+	ExpiresAt time.Time
 }
 
 // The one writer, for a set of moves: nothing else writes payments.state.
@@ -477,6 +486,10 @@ type MovePaymentsRow struct {
 // Data flows down through two guards. "held": the lease is still this owner's (the epoch; locks the key row, in key
 // order). "moved": the payment is where this owner believes it is. What fails a guard writes nothing at all; the row
 // returned for it says which guard it was.
+//
+// The window of a key that its first owner did not finish at once begins when it is finished, because its client has been
+// told to come back until then. An ordinary payment leaves these times alone, and with them their index; so does one that is
+// canceled because its window has passed.
 func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsParams) ([]MovePaymentsRow, error) {
 	rows, err := db.Query(ctx, movePayments,
 		arg.Ordinals,
@@ -502,6 +515,7 @@ func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsPar
 		arg.ResponseHeaders,
 		arg.ResponseBodies,
 		arg.ErrorCodes,
+		arg.KeyWindow,
 		arg.StepPaymentIds,
 		arg.StepVersions,
 		arg.StepFromStates,
@@ -521,7 +535,12 @@ func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsPar
 	var items []MovePaymentsRow
 	for rows.Next() {
 		var i MovePaymentsRow
-		if err := rows.Scan(&i.Ordinal, &i.IsHeld, &i.IsMoved); err != nil {
+		if err := rows.Scan(
+			&i.Ordinal,
+			&i.IsHeld,
+			&i.IsMoved,
+			&i.ExpiresAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
