@@ -105,7 +105,17 @@ func (v *service) watch(log *slog.Logger) error {
 	})
 }
 
-func (v *service) ready(ctx context.Context) error { return migrations.Current(ctx, v.pool) }
+// ready is nil when a payment can be made: the database answers, takes writes, and has the schema this binary needs.
+func (v *service) ready(ctx context.Context) error {
+	var readOnly bool
+	if err := v.pool.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
+		return fmt.Errorf("ask database: %w", err)
+	}
+	if readOnly {
+		return errors.New("the database takes no writes")
+	}
+	return migrations.Current(ctx, v.pool)
+}
 
 // serveAPI serves the API until ctx is done, and then waits for what it began, in the background too.
 func (v *service) serveAPI(l net.Listener, s config.Settings, log *slog.Logger) func(context.Context) error {
@@ -130,11 +140,15 @@ func listen(variable, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s: %s is taken by another program; stop it, or set %s to another address", variable, addr, variable)
+		return nil, takenError(variable, addr)
 	case err != nil:
 		return nil, fmt.Errorf("%s: cannot listen on %q: %w", variable, addr, err)
 	}
 	return l, nil
+}
+
+func takenError(variable, addr string) error {
+	return fmt.Errorf("%s: %s is taken by another program; stop it, or set %s to another address", variable, addr, variable)
 }
 
 const (

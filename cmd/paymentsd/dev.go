@@ -134,7 +134,7 @@ paymentsd is ready: API http://%[1]s, fake provider %[2]s, health, metrics and p
 
 Make a payment (and then send the same again: it is answered, not repeated):
 
-curl -i http://%[1]s/payments -H 'Authorization: Bearer sk_demo_acme' -H 'Idempotency-Key: my-first-payment' -H 'Content-Type: application/json' -d '{"accountId":"acc_1","amount":"10.00","currency":"EUR","merchantReference":"invoice-1"}'
+curl -i http://%[1]s/payments -H 'Authorization: Bearer sk_demo_acme' -H 'Idempotency-Key: my-first-payment' -H 'Content-Type: application/json' -d '{"accountId":"acc_1","amount":"10.00","currency":"EUR","merchantReference":"my-first-invoice"}'
 
 `, addr, s.Provider(), s.AdminAddr, database)
 }

@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -242,4 +244,35 @@ func TestExampleClientsRetryWell(t *testing.T) {
 		require.Contains(t, string(out), "SETTLED", name)
 		require.Equal(t, 1, v.charges("inv-"+name))
 	}
+}
+
+// A database that hangs, rather than refuses, is told of in bounded time, and hurts nobody when it goes on.
+func TestHangingDatabaseIsAnsweredInTime(t *testing.T) {
+	v := dev(t, dataDir(t), "")
+	v.startDev()
+	v.settled(v.addr(), "before", "inv-before")
+	postmaster := func(s syscall.Signal) {
+		content, err := os.ReadFile(filepath.Join(v.settings["PAYMENTSD_DATA_DIR"], "postgres", "cluster", "postmaster.pid"))
+		require.NoError(t, err)
+		first, _, _ := strings.Cut(string(content), "\n")
+		root, err := strconv.Atoi(first)
+		require.NoError(t, err)
+		children, _ := exec.Command("pgrep", "-P", strconv.Itoa(root)).Output()
+		for _, pid := range append(strings.Fields(string(children)), strconv.Itoa(root)) {
+			n, err := strconv.Atoi(pid)
+			require.NoError(t, err)
+			_ = syscall.Kill(n, s) // a backend may have ended meanwhile
+		}
+	}
+	postmaster(syscall.SIGSTOP)
+	began := time.Now()
+	a := pay(t.Context(), v.addr(), "k", bodyFor("inv-1"))
+	took := time.Since(began)
+	postmaster(syscall.SIGCONT)
+	require.NoError(t, a.err)
+	require.Equal(t, 503, a.status, a)
+	require.Contains(t, a.body, "SERVICE_UNAVAILABLE")
+	require.Less(t, took, 25*time.Second)
+	v.settled(v.addr(), "k", "inv-1")
+	require.Equal(t, 1, v.charges("inv-1"))
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/paymentsd/paymentsd/internal/api"
@@ -146,6 +148,9 @@ func openProvider(s config.Settings, log *slog.Logger) (*fake.Server, error) {
 		Addr: s.ProviderAddr, Dir: filepath.Join(s.DataDir, "provider"),
 		KeyWindow: s.ProviderKeyWindow, LookupLag: s.ProviderLookupLag, Log: log,
 	})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, takenError("PAYMENTSD_PROVIDER_ADDR", s.ProviderAddr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fake provider (PAYMENTSD_PROVIDER_ADDR %s, PAYMENTSD_DATA_DIR %s): %w", s.ProviderAddr, s.DataDir, err)
 	}

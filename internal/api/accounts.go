@@ -45,7 +45,7 @@ func (s *server) putAccount(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	body, err := readObject(w, r)
+	body, err := readObject(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -73,7 +73,7 @@ func (s *server) putDefaultCurrency(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	body, err := readObject(w, r)
+	body, err := readObject(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return

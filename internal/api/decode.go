@@ -15,6 +15,9 @@ import (
 // a thousand of them at once are nothing.
 const bodyBytesMax = 16 << 10
 
+// drainBytesMax is how much of a body that is too large is read, and dropped, so that its sender hears of it.
+const drainBytesMax = 16 << 20
+
 var (
 	errMediaType    = errors.New("content type is not application/json")
 	errBodyTooLarge = errors.New("body is too large")
@@ -34,13 +37,21 @@ type members map[string]member
 // readObject reads the whole body as one JSON object by the strict rules of RFC 8259 and RFC 7493: valid UTF-8, no lone
 // surrogates, no member twice (in whatever spelling), nothing behind the object. U+0000 is refused too: no column can hold
 // it. It returns errMediaType, errBodyTooLarge, errBodyTimeout or errBodyInvalid.
-func readObject(w http.ResponseWriter, r *http.Request) (members, error) {
+func readObject(r *http.Request) (members, error) {
 	if !isJSON(r.Header) {
 		return nil, errMediaType
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+	if r.ContentLength > bodyBytesMax && r.Header.Get("Expect") != "" {
+		return nil, errBodyTooLarge // its sender waits to be told before it sends it
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyBytesMax+1))
 	if err != nil {
 		return nil, bodyError(err)
+	}
+	if len(body) > bodyBytesMax {
+		// A connection that is closed with unread data is reset, and the answer is lost with it. What is drained is not kept.
+		_, _ = io.CopyN(io.Discard, r.Body, drainBytesMax) // whoever sends more, or stops, gets no answer
+		return nil, errBodyTooLarge
 	}
 	return parseObject(body)
 }
@@ -67,8 +78,10 @@ func parseObject(body []byte) (members, error) {
 }
 
 func isJSON(h http.Header) bool {
-	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return false // a compressed body can be far larger than it looks
+	for _, encoding := range h.Values("Content-Encoding") {
+		if !strings.EqualFold(strings.TrimSpace(encoding), "identity") {
+			return false // a compressed body can be far larger than it looks
+		}
 	}
 	if len(h.Values("Content-Type")) != 1 {
 		return false
@@ -82,9 +95,6 @@ func isJSON(h http.Header) bool {
 }
 
 func bodyError(err error) error {
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return errBodyTooLarge
-	}
 	if timeout, ok := errors.AsType[interface {
 		error
 		Timeout() bool

@@ -54,6 +54,7 @@ type settings struct {
 	lease, providerTimeout, readTimeout time.Duration
 	render                              payments.Render
 	limits                              Limits
+	background                          int                     // payments driven in the background at once
 	rule                                string                  // by which fingerprints are made; "" is the newest
 	through                             func(url string) string // the way from the API to the database
 }
@@ -96,6 +97,7 @@ func (b *bench) open() {
 	b.keys = idempotency.NewKeys(db, b.settings.lease)
 	b.service = payments.New(db, b.keys, client, b.settings.render, payments.Config{
 		KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second, FingerprintRule: b.settings.rule,
+		BackgroundMax: b.settings.background,
 	}, log)
 	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Ready: db.Ping,
 		Limits: b.settings.limits, Log: log})

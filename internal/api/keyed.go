@@ -12,7 +12,7 @@ import (
 // the caller is known and the command is, and no key is claimed before the body was read whole.
 func (s *server) keyed(operation string, parse func(*http.Request, members) (payments.Command, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		command, err := readCommand(w, r, parse)
+		command, err := readCommand(r, parse)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -23,7 +23,7 @@ func (s *server) keyed(operation string, parse func(*http.Request, members) (pay
 }
 
 // readCommand reads everything that a request says.
-func readCommand(w http.ResponseWriter, r *http.Request, parse func(*http.Request, members) (payments.Command, error)) (payments.Command, error) {
+func readCommand(r *http.Request, parse func(*http.Request, members) (payments.Command, error)) (payments.Command, error) {
 	key, err := idempotency.ParseKey(r.Header.Values("Idempotency-Key"))
 	if err != nil {
 		return payments.Command{}, err
@@ -32,7 +32,7 @@ func readCommand(w http.ResponseWriter, r *http.Request, parse func(*http.Reques
 	if err != nil {
 		return payments.Command{}, err
 	}
-	body, err := readObject(w, r)
+	body, err := readObject(r)
 	if err != nil {
 		return payments.Command{}, err
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -244,4 +245,63 @@ func TestAPIKeysAreForWhatTheyWereIssuedFor(t *testing.T) {
 	b.leaseOver()
 	require.Equal(t, http.StatusCreated, b.pay("k2", bodyFor("inv-2"), bearing(issue("payer-2", tenants.Pay))).status)
 	require.Len(t, b.charges("inv-2"), 1)
+}
+
+// A key is decoded once, whatever it holds.
+func TestKeysInPathsAreDecodedOnce(t *testing.T) {
+	b := setup(t)
+	for i, key := range []string{"X/b", "X%2Fb", "%41", "A", "a+b", "a;b?c#d"} {
+		reference := "odd-" + string(rune('a'+i))
+		made := b.settles(key, bodyFor(reference))
+		found := exchanged(t, b.request("GET", "/idempotency-keys/create_payment/"+url.PathEscape(key), "")) // the validator decodes twice
+		require.Equal(t, http.StatusOK, found.status, key)
+		require.Contains(t, string(found.body), made.payment(t).PaymentID, key)
+	}
+}
+
+// What a provider calls its refusal is not taken for one of our own.
+func TestDeclineCodeCannotPassForOurs(t *testing.T) {
+	b := setup(t)
+	for i, code := range []string{"VALIDATION_FAILED", "PAYMENT_CANCELED", "IDEMPOTENCY_KEY_EXPIRED"} {
+		reference := "code-" + string(rune('a'+i))
+		b.fault(reference, "charge", "decline", map[string]any{"code": code})
+		require.Equal(t, "DECLINED", b.pay(reference, bodyFor(reference)).problem(t).ErrorCode)
+	}
+}
+
+// A pending payment is shown in the version its key is answered in, although the tenant's pin has moved.
+func TestPendingAnswerKeepsItsVersion(t *testing.T) {
+	b := setup(t)
+	b.fault("inv-1", "charge", "execute_then_drop", nil)
+	b.fault("inv-1", "lookup", "lookup_error", map[string]any{"times": 100})
+	require.Contains(t, string(b.pay("k", b0).body), `"paymentId"`)
+	require.NoError(t, b.tenants.PinAPIVersion(t.Context(), "acme", version20261101))
+	require.Eventually(t, func() bool { return strings.Contains(string(b.get("/payments").body), `"id"`) }, 5*time.Second, 50*time.Millisecond)
+	pending := b.pay("k", b0)
+	require.Equal(t, http.StatusAccepted, pending.status)
+	require.Contains(t, string(pending.body), `"paymentId"`)
+}
+
+func TestFiltersAreReadStrictly(t *testing.T) {
+	b := setup(t)
+	for _, query := range []string{"merchantReference=%FF", "merchantReference=%ed%a0%80", "accountId=", "merchantReference=", "status=", "limit=", "cursor=", "status=settled", "status=SETTLED&status=PENDING"} {
+		require.Equal(t, http.StatusUnprocessableEntity, b.get("/payments?"+query).status, query)
+	}
+}
+
+// A preference for answering early is not a way around the limit.
+func TestBackgroundIsBounded(t *testing.T) {
+	b := setup(t, func(s *settings) { s.background = 2 })
+	var asked []func() answer
+	for i := range 6 {
+		reference := "bg-" + string(rune('a'+i))
+		b.slow(reference, 300)
+		asked = append(asked, b.start(b.paying(reference, bodyFor(reference), with("Prefer", "respond-async, return=minimal"))))
+	}
+	got := map[string]int{}
+	for _, a := range asked {
+		got[a().header.Get("Preference-Applied")]++
+	}
+	require.Equal(t, map[string]int{"respond-async, return=minimal": 2, "return=minimal": 4}, got)
+	b.service.Drain()
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"sync"
@@ -88,4 +89,16 @@ func (s *server) require(scope tenants.Scope) func(http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		})
 	}
+}
+
+// answeredWithin bounds what needs one look at the database: it takes milliseconds, or the database hangs, and then its caller
+// is told so. Keyed calls have deadlines of their own.
+const answeredWithin = 6 * time.Second
+
+func inTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), answeredWithin)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }

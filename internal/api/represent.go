@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -123,12 +124,20 @@ func Answer(p payments.Payment, schemaVersion string) (idempotency.Answer, error
 		body, err := represent(p, schemaVersion)
 		return idempotency.Answer{Status: http.StatusCreated, ContentType: "application/json", Location: locationOf(p), Body: body}, err
 	case payments.Declined:
-		return refusal(p, answered.declined, p.DeclineCode), nil
+		return refusal(p, answered.declined, declineCode(p.DeclineCode)), nil
 	case payments.Canceled:
 		return refusal(p, answered.canceled, answered.canceled.code), nil
 	default:
 		return idempotency.Answer{}, fmt.Errorf("answer: a payment in state %s has none", p.State)
 	}
+}
+
+// declineCode is the provider's code, unless that is a code of ours: what a client branches on must mean one thing.
+func declineCode(code string) string {
+	if code == answered.canceled.code || slices.ContainsFunc(rules, func(r rule) bool { return r.code == code }) {
+		return "DECLINED"
+	}
+	return code
 }
 
 // refusal is the stored answer to a payment that ended without a charge. It is final for its key; what is refused can be

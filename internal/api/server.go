@@ -60,7 +60,8 @@ func NewHandler(parts Parts) http.Handler {
 	r.Get("/docs", s.getDocs())
 	r.Group(func(r chi.Router) {
 		r.Use(s.limitConcurrency, s.authenticate, s.limitRate)
-		pay, refund, read := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund)), r.With(s.require(tenants.Read))
+		pay, refund := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund))
+		read, put := r.With(s.require(tenants.Read), inTime), r.With(s.require(tenants.Pay), inTime)
 		pay.Post("/payments", s.keyed(payments.OperationCreate, readPayment))
 		refund.Post("/payments/{id}/refunds", s.keyed(payments.OperationRefund, readRefund))
 		read.Get("/payments", s.listPayments)
@@ -71,8 +72,8 @@ func NewHandler(parts Parts) http.Handler {
 		read.Get("/payments/{id}/refunds/{refundId}/history", s.getRefundHistory)
 		read.Get("/idempotency-keys/{operation}/{key}", s.getKey)
 		read.Get("/accounts/{id}", s.getAccount)
-		pay.Put("/accounts/{id}", s.putAccount)
-		pay.Put("/accounts/{id}/settings/default-currency", s.putDefaultCurrency)
+		put.Put("/accounts/{id}", s.putAccount)
+		put.Put("/accounts/{id}/settings/default-currency", s.putDefaultCurrency)
 	})
 	return r
 }

@@ -18,6 +18,8 @@ import (
 
 // Read is what the key says now. It returns false when there is no such key.
 func (k *Keys) Read(ctx context.Context, scope Scope) (Record, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementFor)
+	defer cancel()
 	row, err := k.sql.ReadKey(ctx, k.db, idempotencysql.ReadKeyParams{
 		TenantID: scope.TenantID, OperationName: scope.Operation, IdempotencyKey: string(scope.Key)})
 	if errors.Is(err, pgx.ErrNoRows) {

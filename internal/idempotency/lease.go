@@ -40,12 +40,17 @@ func NewKeys(db idempotencysql.DBTX, leaseFor time.Duration) *Keys {
 	return &Keys{db, idempotencysql.New(), leaseFor}
 }
 
+// statementFor is how long one statement about a key may take: they take milliseconds, or the database hangs.
+const statementFor = 5 * time.Second
+
 // LeaseFor is how long a lease lasts.
 func (k *Keys) LeaseFor() time.Duration { return k.leaseFor }
 
 // TakeOver acquires the key that was read as free. Of all who read the same record one succeeds; the others get false, and
 // what they read is no longer true.
 func (k *Keys) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementFor)
+	defer cancel()
 	row, err := k.sql.TakeOverKey(ctx, k.db, idempotencysql.TakeOverKeyParams{
 		LeaseFor: k.leaseFor, TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
 		SeenEpoch: seen.Epoch,

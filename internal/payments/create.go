@@ -52,6 +52,10 @@ func (s *Service) Create(client context.Context, c Command) (Result, error) {
 	}
 	waited := false
 	for range judgementsMax {
+		if ctx.Err() != nil { // the call was stalled; what there is now can still be told
+			ctx, cancel = s.detach(client)
+			defer cancel()
+		}
 		f, err := s.find(ctx, c, o, refusal)
 		if err != nil {
 			return Result{}, err
@@ -142,6 +146,9 @@ func (s *Service) run(ctx context.Context, c Command, lease idempotency.Lease, p
 func (s *Service) finish(ctx context.Context, lease idempotency.Lease, p Payment) (Result, error) {
 	defer s.waiting.wake(lease.Scope)
 	moved, result, err := s.drive(ctx, lease, p)
+	if isUnavailable(err) && ctx.Err() != nil {
+		return result, errJudgeAgain // stalled for so long that its own time is over: somebody else may have finished
+	}
 	if isUnavailable(err) {
 		s.log.ErrorContext(ctx, "payment is left to recovery", "payment", p.ID, "state", moved.State, "error", err)
 		return Result{Pending: true, Payment: moved, RetryAfter: s.keys.LeaseFor(), KeyExpiresAt: p.KeyExpiresAt}, nil

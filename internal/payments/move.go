@@ -51,7 +51,7 @@ func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, 
 	}
 	params := s.moveParams([]write{w})
 	asked := 0
-	err = s.retry(ctx, "move payment", func() error {
+	err = s.retry(ctx, "move payment", func(ctx context.Context) error {
 		asked++
 		rows, err := s.sql.MovePayments(ctx, s.db, params)
 		if err != nil {

@@ -56,7 +56,7 @@ type found struct {
 // claim, by the payment id that nobody else can have, and goes on as its owner.
 func (s *Service) open(ctx context.Context, o opening) (found, error) {
 	var f found
-	err := s.retry(ctx, "open payment", func() error {
+	err := s.retry(ctx, "open payment", func(ctx context.Context) error {
 		rows, err := s.sql.OpenPayments(ctx, s.db, s.openParams([]opening{o}))
 		if err != nil {
 			return err

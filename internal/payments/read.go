@@ -25,6 +25,8 @@ type Account struct {
 
 // Account reads an account. It returns ErrAccountNotFound.
 func (s *Service) Account(ctx context.Context, tenantID, accountID string) (Account, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
 	row, err := s.sql.ReadAccount(ctx, s.db, paymentssql.ReadAccountParams{TenantID: tenantID, AccountID: accountID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Account{}, ErrAccountNotFound

@@ -297,6 +297,7 @@ func TestG9_PastTheProvidersWindowNothingIsSent(t *testing.T) {
 	h.fault(c.Said.MerchantReference, "charge", "execute_then_drop", 1)
 	require.Equal(t, "pending", kind(s.Create(t.Context(), c)))
 	h.control("POST", "/control/forget-keys", nil)
+	h.fault(c.Said.MerchantReference, "lookup", "not_found", 1000)
 	h.later(25 * time.Hour)
 	for range 5 {
 		h.recoverOnce(s)

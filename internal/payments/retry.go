@@ -22,6 +22,9 @@ const (
 	triesMax = 4
 	// tryPause is the first pause; it doubles, so that all tries together take less than a second.
 	tryPause = 50 * time.Millisecond
+	// tryFor is how long one try may take. Statements take milliseconds, and the server ends those that wait for a lock sooner;
+	// what takes longer is a database that hangs, and asking it again does not help.
+	tryFor = 5 * time.Second
 )
 
 const (
@@ -38,13 +41,17 @@ var errRaced = errors.New("another request with this key came in between")
 
 // retry runs a whole transaction until it succeeds, fails for a reason of its own, or has been tried triesMax times. It is
 // given only transactions that may be repeated: each finds out by itself that an earlier try was committed.
-func (s *Service) retry(ctx context.Context, doing string, transaction func() error) error {
+func (s *Service) retry(ctx context.Context, doing string, transaction func(context.Context) error) error {
 	var err error
 	for try := range triesMax {
 		if try > 0 {
 			pause(ctx, tryPause<<(try-1))
 		}
-		if err = transaction(); err == nil || !worthRepeating(err) || ctx.Err() != nil {
+		trying, cancel := context.WithTimeout(ctx, tryFor)
+		err = transaction(trying)
+		hung := trying.Err() != nil
+		cancel()
+		if err == nil || !worthRepeating(err) || hung {
 			break
 		}
 		s.log.WarnContext(ctx, "transaction is tried again", "doing", doing, "try", try+1, "error", err)

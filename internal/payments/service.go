@@ -87,6 +87,8 @@ func (s *Service) History(ctx context.Context, tenantID, paymentID string) ([]Mo
 }
 
 func (s *Service) load(ctx context.Context, tenantID, paymentID string) (paymentssql.LoadPaymentRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
 	row, err := s.sql.LoadPayment(ctx, s.db, paymentssql.LoadPaymentParams{TenantID: tenantID, PaymentID: paymentID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return row, ErrNotFound

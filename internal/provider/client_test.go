@@ -255,7 +255,7 @@ func TestLookupRows(t *testing.T) {
 		{"keys were forgotten", fake.Config{}, func(b *bench, c provider.Movement) {
 			paid(b, c)
 			b.control(http.MethodPost, "/control/forget-keys", "")
-		}, provider.Absent, "absent"},
+		}, provider.Confirmed, "answered"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t, row.cfg, impatience*2)

@@ -33,6 +33,8 @@ const (
 	// rememberedFor is how long a revoked API key may go on working: long enough that a busy client costs one look-up a
 	// second, short enough to call a revocation immediate.
 	rememberedFor = time.Second
+	// lookUpFor is how long one look-up may take: it takes a millisecond, or the database hangs.
+	lookUpFor = 5 * time.Second
 	// rememberedMax bounds the memory that callers can make us use; more than this many API keys in a second are looked up.
 	rememberedMax = 10_000
 )
@@ -87,6 +89,8 @@ func (d *Directory) Authenticate(ctx context.Context, secret string) (Caller, er
 	if caller, ok := d.recall(hash); ok {
 		return caller, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookUpFor)
+	defer cancel()
 	row, err := d.sql.FindTenantBySecret(ctx, d.db, hash[:])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, ErrUnknownAPIKey

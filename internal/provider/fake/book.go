@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -176,16 +177,17 @@ func (b *book) remembered(key string) *attempt {
 	return a
 }
 
-// lookup gives what a lookup of this kind by key may see: nothing before the lookup lag is over, nothing once the key is
-// forgotten.
+// lookup gives what a lookup of this kind by key may see: nothing before the lookup lag is over; then what was executed
+// under the key, for ever, for money that moved is on record after its key is forgotten; and what was declined under it, as
+// long as the key is remembered.
 func (b *book) lookup(k kind, key string) []attempt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := b.remembered(key)
-	if a == nil || a.kind() != k || time.Since(a.ExecutedAt) < b.lookupLag {
-		return nil
+	found := copies(b.ledger.byKey[listing{k, key}])
+	if a := b.remembered(key); a != nil && a.kind() == k && a.Status != succeeded {
+		found = append(found, *a)
 	}
-	return []attempt{*a}
+	return slices.DeleteFunc(found, func(a attempt) bool { return time.Since(a.ExecutedAt) < b.lookupLag })
 }
 
 // executed gives every order of this kind that really moved money, for one reference or (empty) for all.

@@ -112,7 +112,7 @@ func TestForgottenKeyExecutesAgain(t *testing.T) {
 
 		b.control(http.MethodPost, "/control/forget-keys", "")
 
-		require.Equal(t, "[]", b.lookup("k1").body, "a lookup by key finds nothing any more")
+		require.Contains(t, b.lookup("k1").body, "inv-1", "money that moved stays on record")
 		require.Equal(t, false, b.post("k1", b.request("inv-1")).members(t)["replayed"])
 		require.Len(t, b.executed("inv-1"), 2, "that is the danger")
 	})
@@ -122,8 +122,9 @@ func TestKeysAreForgottenAfterTheirWindow(t *testing.T) {
 	eachKind(t, fake.Config{KeyWindow: 300 * time.Millisecond}, func(t *testing.T, b bench) {
 		b.post("k1", b.request("inv-1"))
 		require.Equal(t, true, b.post("k1", b.request("inv-1")).members(t)["replayed"])
-		require.Eventually(t, func() bool { return b.lookup("k1").body == "[]" }, patience, 10*time.Millisecond)
-		b.post("k1", b.request("inv-1"))
+		require.Eventually(t, func() bool {
+			return b.post("k1", b.request("inv-1")).members(t)["replayed"] == false
+		}, patience, 50*time.Millisecond)
 		require.Len(t, b.executed("inv-1"), 2)
 	})
 }

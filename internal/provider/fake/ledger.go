@@ -14,6 +14,7 @@ const (
 type ledger struct {
 	attempts map[kind]int // how many there were, declined ones included; the next one gets the next number as its id
 	executed map[listing][]*attempt
+	byKey    map[listing][]*attempt      // the executed ones, by kind and the key they came under
 	charges  map[string]*attempt         // the executed ones, by id
 	refunded map[string]int64            // what was given back of a charge, by its id
 	balances map[string]map[string]int64 // what is left, by account and currency; without a balance an account is unlimited
@@ -30,6 +31,7 @@ func newLedger() ledger {
 	return ledger{
 		attempts: map[kind]int{},
 		executed: map[listing][]*attempt{},
+		byKey:    map[listing][]*attempt{},
 		charges:  map[string]*attempt{},
 		refunded: map[string]int64{},
 		balances: map[string]map[string]int64{},
@@ -46,6 +48,8 @@ func (l *ledger) apply(a *attempt) {
 	for _, in := range []listing{{k, ""}, {k, a.Reference}} {
 		l.executed[in] = append(l.executed[in], a)
 	}
+	under := listing{k, a.IdempotencyKey}
+	l.byKey[under] = append(l.byKey[under], a)
 	toAccount := -a.AmountMinor
 	if k == refund {
 		l.refunded[a.ChargeID] += a.AmountMinor
@@ -85,9 +89,11 @@ func (l *ledger) objectionToRefund(t terms) string {
 }
 
 // list gives copies that nobody changes.
-func (l *ledger) list(in listing) []attempt {
-	found := make([]attempt, 0, len(l.executed[in]))
-	for _, a := range l.executed[in] {
+func (l *ledger) list(in listing) []attempt { return copies(l.executed[in]) }
+
+func copies(attempts []*attempt) []attempt {
+	found := make([]attempt, 0, len(attempts))
+	for _, a := range attempts {
 		found = append(found, *a)
 	}
 	return found
