@@ -105,16 +105,29 @@ func cleanup(v *service, s config.Settings, log *slog.Logger) func(context.Conte
 	}
 }
 
+// resting makes a rest of cleanupRestFactor times as long as the work since the last one took, so that cleanup gives way when
+// the database is busy.
+func resting() func(context.Context) {
+	began := time.Now()
+	return func(ctx context.Context) {
+		select {
+		case <-time.After(cleanupRestFactor * time.Since(began)):
+		case <-ctx.Done():
+		}
+		began = time.Now()
+	}
+}
+
 func cleanOnce(ctx context.Context, v *service, s config.Settings, log *slog.Logger) error {
 	canceled, err := v.payments.CancelExpired(ctx)
 	if err != nil {
 		return err
 	}
-	keys, err := v.keys.Clean(ctx, s.TombstoneRetention, cleanupBatchMax, cleanupRestFactor)
+	keys, err := v.keys.Clean(ctx, s.TombstoneRetention, cleanupBatchMax, resting())
 	if err != nil {
 		return err
 	}
-	published, err := outbox.DeletePublished(ctx, v.pool, s.OutboxRetention, cleanupBatchMax, cleanupRestFactor)
+	published, err := outbox.DeletePublished(ctx, v.pool, s.OutboxRetention, cleanupBatchMax, resting())
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"os/exec"
@@ -54,7 +55,7 @@ func TestH7_SentinelsStayWhereTheyBelong(t *testing.T) {
 
 	// After expiry and cleanup the body is gone; hash and ids stay.
 	b.exec(`UPDATE idempotency_requests SET expires_at = now() - interval '1 s', cleanup_at = now() - interval '1 s'`)
-	_, err = b.keys.Clean(t.Context(), time.Hour, 100, 0)
+	_, err = b.keys.Clean(t.Context(), time.Hour, 100, func(context.Context) {})
 	require.NoError(t, err)
 	require.Zero(t, b.count(`SELECT count(*) FROM idempotency_requests WHERE response_body IS NOT NULL AND status = 'EXPIRED'`))
 }

@@ -75,14 +75,12 @@ type Cleaned struct {
 	Postponed int64 // unresolved keys, left alone
 }
 
-// Clean goes once over everything that is due, in batches of at most batchMax rows, each in a short transaction of its own.
-// After each it rests for restFactor times as long as the batch took, so that it gives way when the database is busy. Any
-// number of instances may clean at once; they get different rows.
-func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchMax, restFactor int) (Cleaned, error) {
+// Clean goes once over everything that is due, in batches of at most batchMax rows, each in a short transaction of its own,
+// and rests in between. Any number of instances may clean at once; they get different rows.
+func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchMax int, rest func(context.Context)) (Cleaned, error) {
 	var total Cleaned
 	after := time.Time{}
 	for {
-		began := time.Now()
 		batch, err := k.sql.CleanKeys(ctx, k.db, idempotencysql.CleanKeysParams{
 			After: after, RowsMax: int32(batchMax), KeepTombstoneFor: keepTombstoneFor})
 		if err != nil {
@@ -95,10 +93,8 @@ func (k *Keys) Clean(ctx context.Context, keepTombstoneFor time.Duration, batchM
 			return total, nil
 		}
 		after = batch.Until
-		select {
-		case <-time.After(time.Duration(restFactor) * time.Since(began)):
-		case <-ctx.Done():
-			return total, nil
+		if rest(ctx); ctx.Err() != nil {
+			return total, nil // what is left is cleaned the next time
 		}
 	}
 }

@@ -36,12 +36,11 @@ func Append(ctx context.Context, tx pgx.Tx, tenantID string, e Event) error {
 }
 
 // DeletePublished deletes events that were published at least keepFor ago, in batches of at most batchMax rows, each in a
-// short transaction of its own, after which it rests for restFactor times as long as the batch took. What is not published is
-// never deleted. Any number of instances may do it at once.
-func DeletePublished(ctx context.Context, db outboxsql.DBTX, keepFor time.Duration, batchMax, restFactor int) (deleted int64, err error) {
+// short transaction of its own, and rests in between. What is not published is never deleted. Any number of instances may do
+// it at once.
+func DeletePublished(ctx context.Context, db outboxsql.DBTX, keepFor time.Duration, batchMax int, rest func(context.Context)) (deleted int64, err error) {
 	after := time.Time{}
 	for {
-		began := time.Now()
 		batch, err := outboxsql.New().DeletePublished(ctx, db, outboxsql.DeletePublishedParams{After: after, KeepFor: keepFor, RowsMax: int32(batchMax)})
 		if err != nil {
 			return deleted, fmt.Errorf("delete published events: %w", err)
@@ -51,10 +50,8 @@ func DeletePublished(ctx context.Context, db outboxsql.DBTX, keepFor time.Durati
 			return deleted, nil
 		}
 		after = batch.Until
-		select {
-		case <-time.After(time.Duration(restFactor) * time.Since(began)):
-		case <-ctx.Done():
-			return deleted, nil
+		if rest(ctx); ctx.Err() != nil {
+			return deleted, nil // what is left is deleted the next time
 		}
 	}
 }

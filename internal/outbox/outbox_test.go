@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -53,7 +54,7 @@ func TestOnlyWhatWasPublishedLongAgoIsDeleted(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `UPDATE outbox_events SET created_at = now() - interval '100 h',
 		published_at = CASE WHEN sequence <= 5 THEN now() - interval '99 h' WHEN sequence <= 7 THEN now() - interval '1 h' END`)
 	require.NoError(t, err)
-	deleted, err := outbox.DeletePublished(t.Context(), pool, 72*time.Hour, 2, 0)
+	deleted, err := outbox.DeletePublished(t.Context(), pool, 72*time.Hour, 2, func(context.Context) {})
 	require.NoError(t, err)
 	require.EqualValues(t, 5, deleted)
 	backlog, err := outbox.Unpublished(t.Context(), pool)

@@ -23,10 +23,12 @@ func (h *house) pass(d time.Duration) {
 
 const batch = 2 // rows a batch of cleanup, so that there are several
 
+func noRest(context.Context) {}
+
 func (h *house) clean(s *Service) idempotency.Cleaned {
 	_, err := s.CancelExpired(h.t.Context())
 	require.NoError(h.t, err)
-	cleaned, err := s.keys.Clean(h.t.Context(), s.cfg.TombstoneFor, batch, 0)
+	cleaned, err := s.keys.Clean(h.t.Context(), s.cfg.TombstoneFor, batch, noRest)
 	require.NoError(h.t, err)
 	return cleaned
 }
@@ -199,7 +201,7 @@ func TestJ3_CleanersShareTheWork(t *testing.T) {
 	require.NoError(t, err)
 	var scrubbed atomic.Int64
 	atOnce(3, func(int) string {
-		cleaned, err := s.keys.Clean(context.Background(), s.cfg.TombstoneFor, 20, 0)
+		cleaned, err := s.keys.Clean(context.Background(), s.cfg.TombstoneFor, 20, noRest)
 		scrubbed.Add(cleaned.Scrubbed)
 		return fmt.Sprint(err)
 	})
