@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -107,12 +108,18 @@ func (p *process) end() {
 	}
 }
 
-// freeAddr is an address that nobody listens on at this moment.
+// freeAddr is an address that nobody listens on. Its port is below those that systems give to outgoing connections, one of
+// which could otherwise take it before the process that it is meant for.
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			require.NoError(t, l.Close())
+			return addr
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // town is a database and the addresses of everything that runs on it.
