@@ -18,23 +18,16 @@ const (
 	pageRowsMax     = 100 // about 30 kB of answer
 )
 
-// listPayments is GET /payments: a page, newest first. A cursor says where the next page begins, and holds no state of ours:
+// showPayments is GET /payments: a page, newest first. A cursor says where the next page begins, and holds no state of ours:
 // payments that are made meanwhile do not shift a page.
-func (s *server) listPayments(w http.ResponseWriter, r *http.Request) {
-	_, version, err := versionNamed(r)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+func (s *server) showPayments(r *http.Request, version string) (any, error) {
 	q, err := listQuery(r.URL)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	list, err := s.payments.List(r.Context(), tenantOf(r.Context()), q.filter, q.before, q.rows+1)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	view := struct {
 		Payments []any  `json:"payments"`
@@ -47,8 +40,7 @@ func (s *server) listPayments(w http.ResponseWriter, r *http.Request) {
 	for _, p := range list {
 		view.Payments = append(view.Payments, representations[version](p))
 	}
-	body, err := encode(view)
-	s.answer(w, r, body, err)
+	return view, nil
 }
 
 type pageQuery struct {

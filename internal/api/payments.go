@@ -3,7 +3,6 @@ package api
 import (
 	"net/http"
 	"regexp"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -67,57 +66,42 @@ func isText(s string) bool {
 	return true
 }
 
-// getPayment is GET /payments/{id}: the payment as it is now, which is not a replay of how it was created.
-func (s *server) getPayment(w http.ResponseWriter, r *http.Request) {
-	_, version, err := versionNamed(r)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+// showPayment is GET /payments/{id}: the payment as it is now, which is not a replay of how it was created.
+func (s *server) showPayment(r *http.Request, version string) (any, error) {
 	id, err := paymentID(r)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	p, err := s.payments.Get(r.Context(), tenantOf(r.Context()), id)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
-	body, err := represent(p, version)
-	s.answer(w, r, body, err)
+	return representations[version](p), nil
 }
 
-// getHistory is GET /payments/{id}/history: every move, oldest first.
-func (s *server) getHistory(w http.ResponseWriter, r *http.Request) {
-	if _, _, err := versionNamed(r); err != nil {
-		s.fail(w, r, err)
-		return
-	}
+// showHistory is GET /payments/{id}/history: every move, oldest first.
+func (s *server) showHistory(r *http.Request, _ string) (any, error) {
 	id, err := paymentID(r)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
-	s.history(w, r, id)
+	return s.history(r, id)
 }
 
-// history answers with the moves of a payment or a refund.
-func (s *server) history(w http.ResponseWriter, r *http.Request, id string) {
+// history is the moves of a payment or a refund.
+func (s *server) history(r *http.Request, id string) (any, error) {
 	moves, err := s.payments.History(r.Context(), tenantOf(r.Context()), id)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	view := struct {
 		PaymentID string     `json:"paymentId"`
 		Moves     []moveView `json:"moves"`
 	}{PaymentID: id}
 	for _, m := range moves {
-		view.Moves = append(view.Moves, moveView{m.Version, string(m.From), string(m.To), m.Reason, m.At.UTC().Format(time.RFC3339Nano)})
+		view.Moves = append(view.Moves, moveView{m.Version, string(m.From), string(m.To), m.Reason, timeText(m.At)})
 	}
-	body, err := encode(view)
-	s.answer(w, r, body, err)
+	return view, nil
 }
 
 var (
@@ -132,6 +116,22 @@ func paymentID(r *http.Request) (string, error) {
 		return "", errIDInvalid
 	}
 	return id, nil
+}
+
+// reading serves what only reads: show makes the view, in the version of the API that the request is answered in.
+func (s *server) reading(show func(r *http.Request, version string) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, version, err := versionNamed(r)
+		var view any
+		if err == nil {
+			view, err = show(r, version)
+		}
+		var body []byte
+		if err == nil {
+			body, err = encode(view)
+		}
+		s.answer(w, r, body, err)
+	}
 }
 
 func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, err error) {

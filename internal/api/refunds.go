@@ -32,22 +32,15 @@ func parseRefund(body members) (payments.Command, error) {
 	return payments.Command{Said: said, Refusal: f.err()}, nil
 }
 
-// listRefunds is GET /payments/{id}/refunds, oldest first.
-func (s *server) listRefunds(w http.ResponseWriter, r *http.Request) {
-	_, version, err := versionNamed(r)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+// showRefunds is GET /payments/{id}/refunds, oldest first.
+func (s *server) showRefunds(r *http.Request, version string) (any, error) {
 	id, err := paymentID(r)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	list, err := s.payments.Refunds(r.Context(), tenantOf(r.Context()), id)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
 	view := struct {
 		Refunds []any `json:"refunds"`
@@ -55,24 +48,25 @@ func (s *server) listRefunds(w http.ResponseWriter, r *http.Request) {
 	for _, p := range list {
 		view.Refunds = append(view.Refunds, representations[version](p))
 	}
-	body, err := encode(view)
-	s.answer(w, r, body, err)
+	return view, nil
 }
 
-// getRefund is GET /payments/{id}/refunds/{refundId}: the refund as it is now.
-func (s *server) getRefund(w http.ResponseWriter, r *http.Request) {
-	_, version, err := versionNamed(r)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+// showRefund is GET /payments/{id}/refunds/{refundId}: the refund as it is now.
+func (s *server) showRefund(r *http.Request, version string) (any, error) {
 	p, err := s.refund(r)
 	if err != nil {
-		s.fail(w, r, err)
-		return
+		return nil, err
 	}
-	body, err := represent(p, version)
-	s.answer(w, r, body, err)
+	return representations[version](p), nil
+}
+
+// showRefundHistory is GET /payments/{id}/refunds/{refundId}/history.
+func (s *server) showRefundHistory(r *http.Request, _ string) (any, error) {
+	p, err := s.refund(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.history(r, p.ID)
 }
 
 // refund finds the refund that the path names.
@@ -86,18 +80,4 @@ func (s *server) refund(r *http.Request) (payments.Payment, error) {
 		err = payments.ErrNotFound
 	}
 	return p, err
-}
-
-// getRefundHistory is GET /payments/{id}/refunds/{refundId}/history.
-func (s *server) getRefundHistory(w http.ResponseWriter, r *http.Request) {
-	if _, _, err := versionNamed(r); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	p, err := s.refund(r)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.history(w, r, p.ID)
 }
