@@ -81,7 +81,8 @@ RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.res
 -- One small batch of rows that are due, in the order in which they became due, skipping those that somebody is using. A
 -- finished key loses its answer and becomes a tombstone; a tombstone whose time is over is deleted; an unresolved key is
 -- left alone and looked at again in an hour. "after" is where the last batch ended: without it every batch would walk over
--- the dead rows of all batches before it, for as long as an old snapshot keeps them.
+-- the dead rows of all batches before it, for as long as an old snapshot keeps them. The commit does not wait for the disk:
+-- what a crash takes back is due again, and payments that commit at the same time do not wait behind it.
 WITH due AS (
     SELECT tenant_id, operation_name, idempotency_key, status, cleanup_at
     FROM idempotency_requests
@@ -111,7 +112,8 @@ WITH due AS (
 )
 SELECT (SELECT count(*) FROM due) AS seen, (SELECT count(*) FROM scrubbed) AS scrubbed, (SELECT count(*) FROM deleted) AS deleted,
        (SELECT count(*) FROM postponed) AS postponed,
-       coalesce((SELECT max(cleanup_at) FROM due), @after::timestamptz)::timestamptz AS until;
+       coalesce((SELECT max(cleanup_at) FROM due), @after::timestamptz)::timestamptz AS until
+FROM set_config('synchronous_commit', 'off', true);
 
 -- name: CountUnresolvedKeys :one
 -- Locks nothing; served by the index of unresolved keys.

@@ -138,6 +138,7 @@ WITH due AS (
 SELECT (SELECT count(*) FROM due) AS seen, (SELECT count(*) FROM scrubbed) AS scrubbed, (SELECT count(*) FROM deleted) AS deleted,
        (SELECT count(*) FROM postponed) AS postponed,
        coalesce((SELECT max(cleanup_at) FROM due), $1::timestamptz)::timestamptz AS until
+FROM set_config('synchronous_commit', 'off', true)
 `
 
 type CleanKeysParams struct {
@@ -157,7 +158,8 @@ type CleanKeysRow struct {
 // One small batch of rows that are due, in the order in which they became due, skipping those that somebody is using. A
 // finished key loses its answer and becomes a tombstone; a tombstone whose time is over is deleted; an unresolved key is
 // left alone and looked at again in an hour. "after" is where the last batch ended: without it every batch would walk over
-// the dead rows of all batches before it, for as long as an old snapshot keeps them.
+// the dead rows of all batches before it, for as long as an old snapshot keeps them. The commit does not wait for the disk:
+// what a crash takes back is due again, and payments that commit at the same time do not wait behind it.
 func (q *Queries) CleanKeys(ctx context.Context, db DBTX, arg CleanKeysParams) (CleanKeysRow, error) {
 	row := db.QueryRow(ctx, cleanKeys, arg.After, arg.RowsMax, arg.KeepTombstoneFor)
 	var i CleanKeysRow

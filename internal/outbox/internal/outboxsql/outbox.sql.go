@@ -22,6 +22,7 @@ WITH old AS (
 )
 SELECT (SELECT count(*) FROM deleted) AS deleted,
        coalesce((SELECT max(published_at) FROM old), $1::timestamptz)::timestamptz AS until
+FROM set_config('synchronous_commit', 'off', true)
 `
 
 type DeletePublishedParams struct {
@@ -36,7 +37,7 @@ type DeletePublishedRow struct {
 }
 
 // One small batch of events that were published long enough ago, skipping those that somebody holds. "after" is where the
-// last batch ended.
+// last batch ended. The commit does not wait for the disk: what a crash takes back is deleted again.
 func (q *Queries) DeletePublished(ctx context.Context, db DBTX, arg DeletePublishedParams) (DeletePublishedRow, error) {
 	row := db.QueryRow(ctx, deletePublished, arg.After, arg.KeepFor, arg.RowsMax)
 	var i DeletePublishedRow
