@@ -8,8 +8,8 @@ TOOLS := $(CURDIR)/.tools
 TOOLS_BUILT := $(TOOLS)/.built
 
 # Where goroutines share something; the rest would only make the race detector slow.
-RACE := ./internal/api/... ./internal/idempotency/... ./internal/payments/... ./internal/outbox/... \
-        ./internal/provider/... ./internal/pgtest/... ./cmd/...
+RACE := ./internal/api/... ./internal/broker/... ./internal/gather/... ./internal/idempotency/... ./internal/inbox/... ./internal/ledger/... \
+        ./internal/outbox/... ./internal/payments/... ./internal/pgtest/... ./internal/provider/... ./internal/receipts/... ./internal/tenants/... ./cmd/...
 
 .PHONY: help
 help: ## print this list
@@ -33,7 +33,7 @@ race: ## run the concurrent packages' tests under the race detector (needs a C c
 
 # Each target for a bounded time. Their seeds are the field cases, and run with every "make test" too.
 FUZZ_TIME ?= 10s
-FUZZED := money:FuzzParse idempotency:FuzzParseKey idempotency:FuzzSum api:FuzzBody api:FuzzFingerprint
+FUZZED := events:FuzzRead money:FuzzParse idempotency:FuzzParseKey idempotency:FuzzSum api:FuzzBody api:FuzzFingerprint
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZ_TIME (10s)
@@ -43,6 +43,22 @@ fuzz: ## run every fuzz target for FUZZ_TIME (10s)
 .PHONY: bench-cleanup
 bench-cleanup: build ## measure what cleaning a million rows costs the payments made beside it
 	go run ./bench/cleanup -bin bin/paymentsd
+
+.PHONY: bench
+bench: build ## measure the service against what PostgreSQL can do for the same writes (ARGS=-short, ARGS=--json, …)
+	@go run ./bench/service -bin bin/paymentsd $(ARGS)
+
+.PHONY: bench-check
+bench-check: build ## count round trips, commits and WAL of a payment and hold them to their limits
+	@go run ./bench/service -bin bin/paymentsd -short
+
+.PHONY: bench-micro
+bench-micro: ## Go micro-benchmarks of decoder, fingerprint and rendering, for benchstat
+	@go test -run '^$$' -bench . -benchmem -count 10 ./internal/money ./internal/idempotency ./internal/api
+
+.PHONY: bench-relay
+bench-relay: ## measure how many events a second one relay publishes to the embedded broker
+	@go run ./bench/relay
 
 .PHONY: generate
 generate: $(TOOLS_BUILT) ## write again what is generated: queries, printed tables

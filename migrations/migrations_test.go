@@ -52,14 +52,15 @@ func TestUpMayRunInManyProcessesAtOnce(t *testing.T) {
 	require.NoError(t, migrations.Current(t.Context(), conn))
 }
 
-// Every primary key and unique constraint begins with tenant_id, so that the schema can be distributed by tenant.
+// Every primary key and unique constraint contains tenant_id, so that the schema can be distributed by tenant. The leases of
+// the relays are about no tenant's data.
 func TestEveryUniqueKeyContainsTheTenant(t *testing.T) {
 	conn, _ := connect(t)
 	rows, err := conn.Query(t.Context(), `
 		SELECT c.relname, NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attname = 'tenant_id')
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 		JOIN pg_namespace n ON n.oid = t.relnamespace
-		WHERE i.indisunique AND n.nspname = 'public' AND t.relname <> 'goose_db_version'`)
+		WHERE i.indisunique AND n.nspname = 'public' AND t.relname NOT IN ('goose_db_version', 'outbox_relays', 'outbox_shards')`)
 	require.NoError(t, err)
 	defer rows.Close()
 	found := 0

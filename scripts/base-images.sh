@@ -26,6 +26,8 @@ main() {
     case $image in
       golang:*-$suite) standin_golang "$image" ;;
       postgres:15-$suite) standin_postgres "$image" ;;
+      nats:*-alpine) standin_program "$image" github.com/nats-io/nats-server/v2 "v$(expr "$image" : 'nats:\(.*\)-alpine')" nats-server ;;
+      axllent/mailpit:*) standin_program "$image" github.com/axllent/mailpit "${image#*:}" mailpit ;;
       *) echo "base images: there is no stand-in for $image" >&2; exit 1 ;;
     esac
   done
@@ -67,6 +69,20 @@ need_root_and_debootstrap() {
   fi
   [ -n "$(sources)" ] || apt-get update -qq
   command -v debootstrap >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq debootstrap >/dev/null
+}
+
+# standin_program IMAGE MODULE VERSION NAME builds a program from its own module.
+standin_program() {
+  local context
+  context=$(mktemp -d)
+  (cd "$context" && GOBIN=$context GOFLAGS=-mod=mod CGO_ENABLED=0 go install "$2@$3") >"$context/log" 2>&1 || { tail -20 "$context/log" >&2; exit 1; }
+  docker build --quiet --tag "$1" --file - "$context" >/dev/null <<DOCKERFILE
+FROM scratch
+COPY $4 /$4
+LABEL paymentsd.standin=true
+ENTRYPOINT ["/$4"]
+DOCKERFILE
+  rm -rf "$context"
 }
 
 # standin_golang puts this machine's toolchain where the official image has it.

@@ -5,12 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export COMPOSE_PROJECT_NAME=paymentsd-test-$$
-export HTTP_PORT=0 HTTP_PORT_2=0 PROVIDER_PORT=0 # Docker takes free ones
+export HTTP_PORT=0 HTTP_PORT_2=0 PROVIDER_PORT=0 MAIL_PORT=0 # Docker takes free ones
 GOPROXY=$(go env GOPROXY)
 GOSUMDB=$(go env GOSUMDB)
 export GOPROXY GOSUMDB
 # The images that Dockerfile and docker-compose.yml start from; "every image is looked after" checks the list.
-base_images=(golang:1.26-bookworm postgres:15-bookworm)
+base_images=(golang:1.26-bookworm postgres:15-bookworm nats:2.15-alpine axllent/mailpit:v1.33.1)
 
 if docker compose version >/dev/null 2>&1; then
   compose=(docker compose)
@@ -126,6 +126,22 @@ curl -sS --max-time 10 "$provider/control/charges?reference=compose-1" >"$work/c
 charges=$(grep -o '"idempotencyKey"' "$work/charges" | wc -l)
 [ "$charges" = 1 ] || fail "$charges charges: $(cat "$work/charges")"
 
+say "the ledger has the payment"
+for _ in $(seq 30); do
+  curl -sS --max-time 10 -o "$work/ledger" "$one/accounts/acc_1/ledger" -H 'Authorization: Bearer sk_demo_acme'
+  grep -q PAYMENT_CREDIT "$work/ledger" && break
+  sleep 1
+done
+grep -q PAYMENT_CREDIT "$work/ledger" || fail "no entry in: $(cat "$work/ledger")"
+
+say "one receipt arrives in the mail catcher"
+for _ in $(seq 30); do
+  curl -sS --max-time 10 -o "$work/mails" "$(published mail 8025)/api/v1/messages"
+  grep -q '"messages_count":1' "$work/mails" && break
+  sleep 1
+done
+grep -q '"messages_count":1' "$work/mails" || fail "not one mail: $(cat "$work/mails")"
+
 say "with one replica killed, the other serves"
 "${compose[@]}" kill api-1 >/dev/null 2>&1
 pay survivor "$two" compose-key-1 10.00
@@ -133,7 +149,7 @@ status_is survivor 201
 same_body first survivor
 
 say "every container that should run is healthy"
-for service in provider api-2 recover postgres; do
+for service in provider api-2 recover relay consume-ledger consume-receipts send-receipts cleanup postgres; do
   id=$("${compose[@]}" ps -q "$service")
   for _ in $(seq 30); do
     health=$(docker inspect --format '{{.State.Health.Status}}' "$id")

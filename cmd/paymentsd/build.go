@@ -15,11 +15,14 @@ import (
 
 	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/api"
+	"github.com/paymentsd/paymentsd/internal/broker"
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/inbox"
 	"github.com/paymentsd/paymentsd/internal/outbox"
 	"github.com/paymentsd/paymentsd/internal/payments"
 	"github.com/paymentsd/paymentsd/internal/provider"
+	"github.com/paymentsd/paymentsd/internal/receipts"
 	"github.com/paymentsd/paymentsd/internal/telemetry"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 	"github.com/paymentsd/paymentsd/migrations"
@@ -31,11 +34,18 @@ type service struct {
 	tenants  *tenants.Directory
 	keys     *idempotency.Keys
 	payments *payments.Service
+	webhooks *provider.Webhooks // nil: none is believed
+	rings    *outbox.Bell
+	broker   broker.Broker // of the roles that have to do with events
 	metrics  *telemetry.Metrics
 }
 
 // openPool connects to the database. Every statement of this service is short; one that is not, or that waits long for a
 // lock, is stuck, and its request is better answered than kept.
+//
+// Every statement finds its rows by an index, whatever their number: so one plan is made for each and kept. Left to itself
+// PostgreSQL plans them anew each time, which took more of its time than running them, and begins with scans of whole tables
+// because they were empty when it first looked.
 func openPool(ctx context.Context, s config.Settings) (*pgxpool.Pool, error) {
 	if err := s.NeedDatabase(); err != nil {
 		return nil, err
@@ -50,6 +60,9 @@ func openPool(ctx context.Context, s config.Settings) (*pgxpool.Pool, error) {
 		"lock_timeout":                        "3s",
 		"statement_timeout":                   "10s",
 		"idle_in_transaction_session_timeout": "10s",
+		"plan_cache_mode":                     "force_generic_plan",
+		"enable_seqscan":                      "off",
+		"enable_bitmapscan":                   "off",
 	} {
 		cfg.ConnConfig.RuntimeParams[name] = value
 	}
@@ -74,16 +87,35 @@ func openService(ctx context.Context, s config.Settings, log *slog.Logger) (*ser
 	if err != nil {
 		return nil, err
 	}
-	keys := idempotency.NewKeys(pool, s.Lease)
+	var webhooks *provider.Webhooks
+	if s.WebhookSecret != "" {
+		if webhooks, err = provider.NewWebhooks(s.WebhookSecret); err != nil {
+			return nil, fmt.Errorf("PAYMENTSD_WEBHOOK_SECRET: %w", err)
+		}
+	}
+	keys, rings := idempotency.NewKeys(pool, s.Lease), outbox.NewBell(pool, log)
 	v := &service{
-		pool: pool, tenants: tenants.NewDirectory(pool), keys: keys, metrics: metrics,
+		pool: pool, tenants: tenants.NewDirectory(pool), keys: keys, webhooks: webhooks, rings: rings, metrics: metrics,
 		payments: payments.New(pool, keys, client, api.Answer, payments.Config{
 			KeyWindow: s.KeyWindow, TombstoneFor: s.TombstoneRetention, ReuseExpired: s.ExpiredKeys == "reuse",
 			FingerprintRule: s.FingerprintRule, ProviderKeyWindow: s.ProviderKeyWindow, ProviderLookupLag: s.ProviderLookupLag,
-			RecoveryPause: s.RecoveryInterval, BackgroundMax: s.InFlightMax,
+			RecoveryPause: s.RecoveryInterval, BackgroundMax: s.InFlightMax, SetMax: s.SetMax, Committed: rings.Ring,
 		}, log),
 	}
 	return v, v.watch(log)
+}
+
+// close ends the connections to the broker and the database.
+func (v *service) close() {
+	if v.broker != nil {
+		v.broker.Close()
+	}
+	v.pool.Close()
+}
+
+// bell wakes the relays for as long as ctx is not done.
+func (v *service) bell() func(context.Context) error {
+	return func(ctx context.Context) error { v.rings.Run(ctx); return nil }
 }
 
 // watch shows what waits: for an answer, for recovery, for the relay.
@@ -94,14 +126,30 @@ func (v *service) watch(log *slog.Logger) error {
 		{Name: "idempotency.unknown_state.age.max", Unit: "s", What: "age of the oldest of them"},
 		{Name: "outbox.unpublished.count", What: "events that are not published yet"},
 		{Name: "outbox.unpublished.age.max", Unit: "s", What: "age of the oldest of them"},
+		{Name: "outbox.refused.count", What: "events that the broker refused and that wait for an operator"},
+		{Name: "inbox.dead_letters.count", What: "messages that consumers could not handle and that wait for an operator"},
+		{Name: "inbox.dead_letters.age.max", Unit: "s", What: "age of the oldest of them"},
+		{Name: "receipts.pending.count", What: "receipts that are not sent yet"},
+		{Name: "receipts.unknown.count", What: "receipts that may have been sent, which an operator has to look into"},
+		{Name: "receipts.failed.count", What: "receipts that the mail server refused"},
 	}, func(ctx context.Context) ([]float64, error) {
 		keys, err := v.keys.Unresolved(ctx)
 		if err != nil {
 			return nil, err
 		}
 		backlog, err := outbox.Unpublished(ctx, v.pool)
+		if err != nil {
+			return nil, err
+		}
+		letters, err := inbox.CountDeadLetters(ctx, v.pool)
+		if err != nil {
+			return nil, err
+		}
+		mails, err := receipts.CountOpen(ctx, v.pool)
 		return []float64{keys.InProgressOldest.Seconds(), float64(keys.Unknown), keys.UnknownOldest.Seconds(),
-			float64(backlog.Events), backlog.Oldest.Seconds()}, err
+			float64(backlog.Events), backlog.Oldest.Seconds(), float64(backlog.Refused),
+			float64(letters.Letters), letters.Oldest.Seconds(),
+			float64(mails.Pending), float64(mails.Unknown), float64(mails.Failed)}, err
 	})
 }
 
@@ -117,6 +165,14 @@ func (v *service) ready(ctx context.Context) error {
 	return migrations.Current(ctx, v.pool)
 }
 
+// workerReady is nil when a worker can work: with the broker too, if it has to do with events.
+func (v *service) workerReady(ctx context.Context) error {
+	if err := v.ready(ctx); err != nil || v.broker == nil {
+		return err
+	}
+	return v.broker.Ready(ctx)
+}
+
 // serveAPI serves the API until ctx is done, and then waits for what it began, in the background too.
 func (v *service) serveAPI(l net.Listener, s config.Settings, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -126,8 +182,11 @@ func (v *service) serveAPI(l net.Listener, s config.Settings, log *slog.Logger) 
 }
 
 func (v *service) api(s config.Settings, log *slog.Logger) http.Handler {
+	register := accounts.NewRegister(v.pool)
+	register.Committed = v.rings.Ring
 	return api.NewHandler(api.Parts{
-		Payments: v.payments, Accounts: accounts.NewRegister(v.pool), Tenants: v.tenants, Ready: v.ready, Log: log,
+		Payments: v.payments, Accounts: register, Tenants: v.tenants, Webhooks: v.webhooks, Ledger: v.pool,
+		Ready: v.ready, Log: log,
 		Limits: api.Limits{InFlightMax: s.InFlightMax, RequestsPerSec: s.TenantRate, RequestsAtOnce: s.TenantBurst},
 	})
 }

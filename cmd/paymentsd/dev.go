@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/paymentsd/paymentsd/internal/api"
+	"github.com/paymentsd/paymentsd/internal/broker"
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/devpg"
 	"github.com/paymentsd/paymentsd/internal/provider/fake"
@@ -35,21 +38,27 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 			return err
 		}
 		defer stopDatabase(server, log)
-		s.DatabaseURL = server.URL()
-		databaseLives = func(ctx context.Context) error {
-			select {
-			case <-server.Done():
-				return fmt.Errorf("the private PostgreSQL ended by itself; its log is in %s", filepath.Join(s.DataDir, "postgres", "postgres.log"))
-			case <-ctx.Done():
-				return nil
-			}
-		}
+		s.DatabaseURL, databaseLives = server.URL(), lives(server, s)
 		if err := writeURL(s); err != nil {
 			return err
 		}
 	}
 	if err := migrations.Up(ctx, s.DatabaseURL); err != nil {
 		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	if s.Broker == "nats" && s.NATSURL == "" {
+		server, err := startBroker(s, log)
+		if err != nil {
+			return err
+		}
+		defer server.Stop()
+		s.NATSURL = server.URL()
+	}
+	if s.WebhookSecret == "" {
+		s.WebhookSecret = madeUpSecret()
+	}
+	if s.WebhookURL == "" {
+		s.WebhookURL = "http://" + public.Addr().String() + "/provider/webhooks"
 	}
 	bank, err := openProvider(s, log)
 	if err != nil {
@@ -62,16 +71,57 @@ func (devCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	defer v.pool.Close()
+	defer v.close()
 	if err := v.tenants.Demo(ctx); err != nil {
 		return err
 	}
+	parts := []func(context.Context) error{
+		v.serveAPI(public, s, log), v.bell(), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second), databaseLives,
+	}
+	for _, w := range []worker{recovery, cleanup, relay, consumeLedger, consumeReceipts, sendReceipts} {
+		part, err := w(v, s, log)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, part)
+	}
 
 	go greet(ctx, public.Addr().String(), s, isPrivate)
-	return withProvider(ctx, bank,
-		v.serveAPI(public, s, log),
-		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second),
-		recovery(v, s, log), cleanup(v, s, log), databaseLives)
+	return withProvider(ctx, bank, parts...)
+}
+
+// lives ends with an error when the database does.
+func lives(server *devpg.Server, s config.Settings) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-server.Done():
+			return fmt.Errorf("the private PostgreSQL ended by itself; its log is in %s", filepath.Join(s.DataDir, "postgres", "postgres.log"))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// madeUpSecret is good for one run: the provider that signs with it lives in this process too.
+func madeUpSecret() string {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	return "whsec_" + base64.StdEncoding.EncodeToString(secret)
+}
+
+// startBroker runs a NATS server in this process.
+func startBroker(s config.Settings, log *slog.Logger) (*broker.Server, error) {
+	free, err := listen("PAYMENTSD_NATS_ADDR", s.NATSAddr)
+	if err != nil {
+		return nil, err
+	}
+	addr := free.Addr().String()
+	_ = free.Close() // it was only to be told who has the address, if anybody has it
+	server, err := broker.StartNATS(filepath.Join(s.DataDir, "nats"), addr, log)
+	if err != nil {
+		return nil, fmt.Errorf("PAYMENTSD_NATS_ADDR, PAYMENTSD_DATA_DIR: %w", err)
+	}
+	return server, nil
 }
 
 // withProvider runs parts that call the provider, and ends the provider only after them: a charge that is under way when

@@ -196,3 +196,47 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	t.Logf("all settled after %v", time.Since(began))
 	v.audit(payments)
 }
+
+// A process is killed while a set of payments is being opened, or moved to its end, in one transaction: either the whole set was
+// committed and nobody heard of it, or none of it was. Every payment is brought to its end, once.
+func TestKill9InsideASet(t *testing.T) {
+	v := newTown(t)
+	const crowd = 150
+	total := 0
+	for _, w := range []window{
+		{"while it is opened", `TG_OP = 'INSERT' AND NEW.merchant_reference LIKE '%-100'`, false},
+		{"after it was opened", `TG_OP = 'INSERT' AND NEW.merchant_reference LIKE '%-100'`, true},
+		{"while it is settled", `TG_OP = 'UPDATE' AND NEW.state = 'COMPLETED' AND NEW.merchant_reference LIKE '%-100'`, false},
+		{"after it was settled", `TG_OP = 'UPDATE' AND NEW.state = 'COMPLETED' AND NEW.merchant_reference LIKE '%-100'`, true},
+	} {
+		t.Run(w.name, func(t *testing.T) {
+			v := &town{t, v.pool, v.settings, v.bank}
+			total += crowd
+			victim, addr := v.api()
+			release := v.hold(w)
+			for i := range crowd {
+				reference := fmt.Sprintf("%d-%d", total, i)
+				go pay(context.Background(), addr, reference, bodyFor(reference))
+			}
+			v.eventually("the window", func() bool { return v.count(waiting) == 1 })
+			victim.kill()
+			if !w.commits {
+				_, err := v.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`)
+				require.NoError(t, err)
+				v.eventually("the rollback", func() bool { return v.count(waiting) == 0 })
+			}
+			release()
+
+			worker := v.role("recover")
+			defer worker.end()
+			_, addr = v.api()
+			var all sync.WaitGroup
+			for i := range crowd {
+				reference := fmt.Sprintf("%d-%d", total, i)
+				all.Go(func() { v.settled(addr, reference, reference) })
+			}
+			all.Wait()
+		})
+	}
+	v.audit(total)
+}

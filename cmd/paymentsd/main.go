@@ -22,16 +22,21 @@ import (
 type commands struct {
 	config.Settings
 
-	Dev         devCmd         `cmd:"" help:"Everything in one process, with a private PostgreSQL: the way to try it."`
-	API         apiCmd         `cmd:"" help:"Serve the API."`
-	Recover     recoverCmd     `cmd:"" help:"Find out what became of payments whose owner died or could not know."`
-	Cleanup     cleanupCmd     `cmd:"" help:"End what has expired: keys, tombstones, published events, payments nobody asks for any more."`
-	Provider    providerCmd    `cmd:"" help:"Serve the fake payment provider."`
-	Migrate     migrateCmd     `cmd:"" help:"Bring the database to the newest schema."`
-	Tenant      tenantCmd      `cmd:"" help:"Make tenants and their accounts."`
-	APIKey      apiKeyCmd      `cmd:"" name:"apikey" help:"Issue, list and revoke API keys."`
-	Unknowns    unknownsCmd    `cmd:"" help:"List payments whose outcome nobody knows yet."`
-	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 when the process at PAYMENTSD_ADMIN_ADDR is ready; for containers."`
+	Dev          devCmd          `cmd:"" help:"Everything in one process, with a private PostgreSQL: the way to try it."`
+	API          apiCmd          `cmd:"" help:"Serve the API."`
+	Recover      recoverCmd      `cmd:"" help:"Find out what became of payments whose owner died or could not know."`
+	Cleanup      cleanupCmd      `cmd:"" help:"End what has expired: keys, tombstones, published events, payments nobody asks for any more."`
+	Relay        relayCmd        `cmd:"" help:"Publish committed events to the broker."`
+	Consume      consumeCmd      `cmd:"" help:"Take events from the broker."`
+	SendReceipts sendReceiptsCmd `cmd:"" help:"Send the receipts that are written."`
+	Provider     providerCmd     `cmd:"" help:"Serve the fake payment provider."`
+	Migrate      migrateCmd      `cmd:"" help:"Bring the database to the newest schema."`
+	Tenant       tenantCmd       `cmd:"" help:"Make tenants and their accounts."`
+	APIKey       apiKeyCmd       `cmd:"" name:"apikey" help:"Issue, list and revoke API keys."`
+	Unknowns     unknownsCmd     `cmd:"" help:"List payments whose outcome nobody knows yet."`
+	DeadLetters  deadLettersCmd  `cmd:"" name:"deadletters" help:"Look at events and messages that were set aside, and have them handled again."`
+	Receipts     receiptsCmd     `cmd:"" help:"Look at receipts, and decide about those that are in doubt."`
+	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit with 0 when the process at PAYMENTSD_ADMIN_ADDR is ready; for containers."`
 }
 
 func main() {

@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	if where := os.Getenv(beBroker); where != "" {
+		runBroker(where)
+	}
 	pgtest.Main(m)
 }
 
@@ -70,7 +73,9 @@ func start(t *testing.T, settings map[string]string, args ...string) *process {
 			p.cmd.Env = append(p.cmd.Env, e)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, beProgram+"=1")
+	if settings[beBroker] == "" {
+		p.cmd.Env = append(p.cmd.Env, beProgram+"=1")
+	}
 	for name, value := range settings {
 		p.cmd.Env = append(p.cmd.Env, name+"="+value)
 	}
@@ -155,7 +160,7 @@ func (v *town) role(name string, more ...string) *process {
 		k, value, _ := strings.Cut(m, "=")
 		settings[k] = value
 	}
-	return start(v.t, settings, name)
+	return start(v.t, settings, strings.Fields(name)...)
 }
 
 // api starts an API process, waits until it is ready, and returns its address.

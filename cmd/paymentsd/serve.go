@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/paymentsd/paymentsd/internal/api"
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/inbox"
 	"github.com/paymentsd/paymentsd/internal/outbox"
 	"github.com/paymentsd/paymentsd/internal/provider/fake"
 	"github.com/paymentsd/paymentsd/internal/telemetry"
@@ -33,10 +35,10 @@ func (apiCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	defer v.pool.Close()
+	defer v.close()
 	log.Info("api serves", "addr", public.Addr().String())
 	return together(ctx,
-		v.serveAPI(public, s, log),
+		v.serveAPI(public, s, log), v.bell(),
 		serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
 }
 
@@ -52,8 +54,8 @@ func (cleanupCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger) 
 	return work(ctx, s, log, cleanup)
 }
 
-// worker is a part that runs beside the API and serves nobody.
-type worker func(*service, config.Settings, *slog.Logger) func(context.Context) error
+// worker builds a part that runs beside the API and serves nobody.
+type worker func(*service, config.Settings, *slog.Logger) (func(context.Context) error, error)
 
 // work runs a worker as a role of its own.
 func work(ctx context.Context, s config.Settings, log *slog.Logger, w worker) error {
@@ -65,16 +67,20 @@ func work(ctx context.Context, s config.Settings, log *slog.Logger, w worker) er
 	if err != nil {
 		return err
 	}
-	defer v.pool.Close()
-	return together(ctx, w(v, s, log), serve(admin, v.metrics.Handler(api.Health(v.ready)), time.Second))
+	defer v.close()
+	run, err := w(v, s, log)
+	if err != nil {
+		return err
+	}
+	return together(ctx, run, v.bell(), serve(admin, v.metrics.Handler(api.Health(v.workerReady)), time.Second))
 }
 
-func recovery(v *service, s config.Settings, log *slog.Logger) func(context.Context) error {
+func recovery(v *service, s config.Settings, log *slog.Logger) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		log.Info("recovery runs", "every", s.RecoveryInterval)
 		v.payments.RunRecovery(ctx, s.RecoveryInterval)
 		return nil
-	}
+	}, nil
 }
 
 const (
@@ -87,7 +93,7 @@ const (
 )
 
 // cleanup goes over everything that has expired, every interval and at once at the start.
-func cleanup(v *service, s config.Settings, log *slog.Logger) func(context.Context) error {
+func cleanup(v *service, s config.Settings, log *slog.Logger) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		log.Info("cleanup runs", "every", s.CleanupInterval)
 		tick := time.NewTicker(s.CleanupInterval)
@@ -102,7 +108,7 @@ func cleanup(v *service, s config.Settings, log *slog.Logger) func(context.Conte
 				return nil
 			}
 		}
-	}
+	}, nil
 }
 
 // resting makes a rest of cleanupRestFactor times as long as the work since the last one took, so that cleanup gives way when
@@ -131,8 +137,13 @@ func cleanOnce(ctx context.Context, v *service, s config.Settings, log *slog.Log
 	if err != nil {
 		return err
 	}
-	if canceled > 0 || keys != (idempotency.Cleaned{}) || published > 0 {
-		log.Info("cleaned", "canceled", canceled, "scrubbed", keys.Scrubbed, "tombstones", keys.Deleted, "unresolved", keys.Postponed, "events", published)
+	handled, err := inbox.Forget(ctx, v.pool, s.InboxRetention, cleanupBatchMax, resting())
+	if err != nil {
+		return err
+	}
+	if canceled > 0 || keys != (idempotency.Cleaned{}) || published > 0 || handled > 0 {
+		log.Info("cleaned", "canceled", canceled, "scrubbed", keys.Scrubbed, "tombstones", keys.Deleted, "unresolved", keys.Postponed,
+			"events", published, "messages", handled)
 	}
 	return nil
 }
@@ -156,10 +167,16 @@ func (providerCmd) Run(ctx context.Context, s config.Settings, log *slog.Logger)
 	return together(ctx, p.Serve, serve(admin, metrics.Handler(api.Health(alwaysReady)), time.Second))
 }
 
+// firstWord is the newest of the secrets: the one that is signed with.
+func firstWord(secrets string) string {
+	first, _, _ := strings.Cut(secrets, " ")
+	return first
+}
+
 func openProvider(s config.Settings, log *slog.Logger) (*fake.Server, error) {
 	p, err := fake.Open(fake.Config{
 		Addr: s.ProviderAddr, Dir: filepath.Join(s.DataDir, "provider"),
-		KeyWindow: s.ProviderKeyWindow, LookupLag: s.ProviderLookupLag, Log: log,
+		KeyWindow: s.ProviderKeyWindow, LookupLag: s.ProviderLookupLag, WebhookURL: s.WebhookURL, WebhookSecret: firstWord(s.WebhookSecret), Log: log,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, takenError("PAYMENTSD_PROVIDER_ADDR", s.ProviderAddr)

@@ -39,6 +39,9 @@ type Account struct {
 
 // Register keeps accounts.
 type Register struct {
+	// Committed is called after a commit that announced a change. It must not block. Nil: nobody wants to know.
+	Committed func()
+
 	db  Database
 	sql *accountssql.Queries
 }
@@ -50,7 +53,7 @@ type Database interface {
 }
 
 // NewRegister keeps accounts in a database.
-func NewRegister(db Database) *Register { return &Register{db, accountssql.New()} }
+func NewRegister(db Database) *Register { return &Register{db: db, sql: accountssql.New()} }
 
 // Get reads an account. It returns ErrNotFound.
 func (r *Register) Get(ctx context.Context, tenantID, accountID string) (Account, error) {
@@ -66,6 +69,7 @@ func (r *Register) Get(ctx context.Context, tenantID, accountID string) (Account
 
 // Put makes the account have this status, and makes the account when there is none. It reports whether it made it.
 func (r *Register) Put(ctx context.Context, tenantID, accountID string, status Status) (a Account, made bool, err error) {
+	before := 0 // changes that were announced already
 	err = pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
 		rows, err := r.sql.InsertAccount(ctx, tx, accountssql.InsertAccountParams{TenantID: tenantID, AccountID: accountID, Status: string(status)})
 		if err != nil {
@@ -78,6 +82,7 @@ func (r *Register) Put(ctx context.Context, tenantID, accountID string, status S
 		if made {
 			return announce(ctx, tx, tenantID, a)
 		}
+		before = a.Version
 		wanted := a
 		wanted.Status = status
 		a, err = r.change(ctx, tx, tenantID, a, wanted)
@@ -86,15 +91,18 @@ func (r *Register) Put(ctx context.Context, tenantID, accountID string, status S
 	if err != nil {
 		return Account{}, false, fmt.Errorf("put account: %w", err)
 	}
+	r.committed(before, a)
 	return a, made, nil
 }
 
 // SetDefaultCurrency makes the account have this default currency. It returns ErrNotFound.
 func (r *Register) SetDefaultCurrency(ctx context.Context, tenantID, accountID string, currency money.Currency) (a Account, err error) {
+	before := 0 // changes that were announced already
 	err = pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
 		if a, err = r.lock(ctx, tx, tenantID, accountID); err != nil {
 			return err
 		}
+		before = a.Version
 		wanted := a
 		wanted.DefaultCurrency = currency.String()
 		a, err = r.change(ctx, tx, tenantID, a, wanted)
@@ -106,7 +114,14 @@ func (r *Register) SetDefaultCurrency(ctx context.Context, tenantID, accountID s
 	if err != nil {
 		return Account{}, fmt.Errorf("set default currency: %w", err)
 	}
+	r.committed(before, a)
 	return a, nil
+}
+
+func (r *Register) committed(before int, a Account) {
+	if r.Committed != nil && a.Version > before {
+		r.Committed()
+	}
 }
 
 func (r *Register) lock(ctx context.Context, tx pgx.Tx, tenantID, accountID string) (Account, error) {

@@ -99,11 +99,8 @@ func accountID(r *http.Request) (string, error) {
 }
 
 func (s *server) account(w http.ResponseWriter, r *http.Request, status int, a accounts.Account, err error) {
-	if err != nil && !errors.Is(err, accounts.ErrNotFound) {
-		err = unavailable(err)
-	}
 	if err != nil {
-		s.fail(w, r, err)
+		s.fail(w, r, accountError(err))
 		return
 	}
 	body, err := encode(viewOf(a))
@@ -114,6 +111,14 @@ func (s *server) account(w http.ResponseWriter, r *http.Request, status int, a a
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client is gone; it can ask again
+}
+
+// accountError tells an account that is not there from a database that is not.
+func accountError(err error) error {
+	if errors.Is(err, accounts.ErrNotFound) {
+		return err
+	}
+	return unavailable(err)
 }
 
 // unavailable marks an error of the database as one that passes.

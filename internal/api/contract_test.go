@@ -148,7 +148,7 @@ func TestErrorTableAndContractAgree(t *testing.T) {
 }
 
 // answering are the operations that errors are tried on.
-var answering = []string{"POST /payments", "POST /payments/x/refunds", "GET /payments/x", "GET /idempotency-keys/x/x", "GET /accounts/x"}
+var answering = []string{"POST /payments", "POST /payments/x/refunds", "GET /payments/x", "GET /idempotency-keys/x/x", "GET /accounts/x", "POST /provider/webhooks"}
 
 // isAnswer reports whether the document has what the table makes of the error among the answers of the operation.
 func isAnswer(t *testing.T, operation string, r rule) bool {
@@ -173,7 +173,7 @@ func isAnswer(t *testing.T, operation string, r rule) bool {
 		header.Set("Retry-After", "1")
 	}
 	if r.status == http.StatusUnauthorized {
-		header.Set("WWW-Authenticate", `Bearer realm="paymentsd"`)
+		header.Set("WWW-Authenticate", challengeOf(p))
 	}
 	ok, _ := doc.ValidateHttpResponse(request, &http.Response{StatusCode: r.status, Header: header, Body: io.NopCloser(bytes.NewReader(p.encode()))})
 	return ok

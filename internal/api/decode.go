@@ -36,8 +36,18 @@ type members map[string]member
 
 // readObject reads the whole body as one JSON object by the strict rules of RFC 8259 and RFC 7493: valid UTF-8, no lone
 // surrogates, no member twice (in whatever spelling), nothing behind the object. U+0000 is refused too: no column can hold
-// it. It returns errMediaType, errBodyTooLarge, errBodyTimeout or errBodyInvalid.
+// it. It returns errBodyInvalid, and what readBody does.
 func readObject(r *http.Request) (members, error) {
+	body, err := readBody(r)
+	if err != nil {
+		return nil, err
+	}
+	return parseObject(body)
+}
+
+// readBody reads the whole body, which must say that it is JSON, within limits. It returns errMediaType, errBodyTooLarge,
+// errBodyTimeout, or errBodyInvalid for one that ended early.
+func readBody(r *http.Request) ([]byte, error) {
 	if !isJSON(r.Header) {
 		return nil, errMediaType
 	}
@@ -53,7 +63,7 @@ func readObject(r *http.Request) (members, error) {
 		_, _ = io.CopyN(io.Discard, r.Body, drainBytesMax) // whoever sends more, or stops, gets no answer
 		return nil, errBodyTooLarge
 	}
-	return parseObject(body)
+	return body, nil
 }
 
 func parseObject(body []byte) (members, error) {

@@ -85,6 +85,8 @@ var causes = map[string]func(*bench) answer{
 		defer b.exec(`ALTER TABLE outbox_events_away RENAME TO outbox_events`)
 		return b.pay("k", b0)
 	},
+	"WEBHOOK_SIGNATURE_INVALID": func(b *bench) answer { return b.do(b.webhook("msg_1", "{}", without("Webhook-Signature"))) },
+	"WEBHOOK_MALFORMED":         func(b *bench) answer { return b.do(b.webhook("msg_1", "{}")) },
 	"STORED_REQUEST_UNREADABLE": func(b *bench) answer {
 		b.settles("newer", bodyFor("newer"))
 		b.exec(`UPDATE idempotency_requests SET request_hash = regexp_replace(request_hash, '^v[0-9]+', 'v99') WHERE idempotency_key = 'newer'`)
@@ -143,7 +145,8 @@ func TestLimitsLeaveNoTrace(t *testing.T) {
 		b := setup(t, func(s *settings) { s.limits = Limits{RequestsPerSec: 0.01, RequestsAtOnce: 1} })
 		b.settles("k", b0)
 		b.rejects(b.paying("k-2", bodyFor("inv-2")), http.StatusTooManyRequests, "RATE_LIMITED")
-		b.settles("k", b0, ofTenant("globex")) // one tenant's haste is not another's
+		b.rejects(b.request("GET", "/payments", ""), http.StatusTooManyRequests, "RATE_LIMITED") // the rate is the tenant's, not a route's
+		b.settles("k", b0, ofTenant("globex"))                                                   // one tenant's haste is not another's
 	})
 	t.Run("OVERLOADED", func(t *testing.T) {
 		b := setup(t, func(s *settings) { s.limits = Limits{InFlightMax: 1} })
@@ -151,6 +154,8 @@ func TestLimitsLeaveNoTrace(t *testing.T) {
 		first := b.start(b.paying("k", b0))
 		b.untilSent("inv-1")
 		b.rejects(b.paying("k-2", bodyFor("inv-2")), http.StatusServiceUnavailable, "OVERLOADED")
+		b.rejects(b.request("GET", "/payments", ""), http.StatusServiceUnavailable, "OVERLOADED") // the places are the process's, not a route's
+		b.rejects(b.webhook("msg_1", "{}"), http.StatusServiceUnavailable, "OVERLOADED")
 		require.Equal(t, http.StatusOK, b.get("/healthz").status)
 		require.Equal(t, http.StatusCreated, first().status)
 	})

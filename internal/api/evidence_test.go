@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -51,6 +52,7 @@ func (b *bench) wire(reference string) (sent struct {
 	Currency    string `json:"currency"`
 	Reference   string `json:"reference"`
 	PaymentID   string `json:"paymentId"`
+	Tenant      string `json:"tenant"`
 }) {
 	b.t.Helper()
 	var posts []received
@@ -211,6 +213,10 @@ func (b *bench) audit() {
 	require.Zero(b.t, b.count(`SELECT count(*) FROM payments WHERE kind = 'PAYMENT' AND state = 'COMPLETED' AND NOT payment_id = ANY($1)`, charged),
 		"a payment is settled but was not charged")
 	require.NotContains(b.t, b.logs.String(), "sk_demo_", "an API key was logged")
+	require.NotContains(b.t, b.logs.String(), strings.TrimPrefix(webhookSecret, "whsec_"), "the webhook secret was logged")
+	if b.hook != nil {
+		b.hook.check(b.t)
+	}
 }
 
 // untilSent waits until the provider has the charge request for a reference.

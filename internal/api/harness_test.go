@@ -43,6 +43,7 @@ type bench struct {
 	keys     *idempotency.Keys
 	service  *payments.Service
 	bank     *fake.Server
+	hook     *hook // nil without webhooks
 	handler  http.Handler
 	url      string
 	logs     *logBuffer
@@ -57,6 +58,7 @@ type settings struct {
 	background                          int                     // payments driven in the background at once
 	rule                                string                  // by which fingerprints are made; "" is the newest
 	through                             func(url string) string // the way from the API to the database
+	webhooks                            bool                    // the provider tells the API about every order
 }
 
 func setup(t *testing.T, tune ...func(*settings)) *bench {
@@ -66,6 +68,9 @@ func setup(t *testing.T, tune ...func(*settings)) *bench {
 	}}
 	for _, change := range tune {
 		change(&b.settings)
+	}
+	if b.settings.webhooks {
+		b.hook = openHook(b)
 	}
 	b.openBank()
 	require.NoError(t, tenants.NewDirectory(b.pool).Demo(t.Context()))
@@ -99,13 +104,19 @@ func (b *bench) open() {
 		KeyWindow: 24 * time.Hour, ProviderKeyWindow: 24 * time.Hour, RecoveryPause: time.Second, FingerprintRule: b.settings.rule,
 		BackgroundMax: b.settings.background,
 	}, log)
-	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Ready: db.Ping,
-		Limits: b.settings.limits, Log: log})
+	webhooks, err := provider.NewWebhooks(webhookSecret)
+	require.NoError(t, err)
+	b.handler = NewHandler(Parts{Payments: b.service, Accounts: accounts.NewRegister(db), Tenants: b.tenants, Webhooks: webhooks, Ledger: db,
+		Ready: db.Ping, Limits: b.settings.limits, Log: log})
 	b.serve()
 }
 
 func (b *bench) openBank() {
-	bank, err := fake.Open(fake.Config{Addr: "127.0.0.1:0", Dir: b.t.TempDir()})
+	cfg := fake.Config{Addr: "127.0.0.1:0", Dir: b.t.TempDir(), WebhookSecret: webhookSecret}
+	if b.hook != nil {
+		cfg.WebhookURL = b.hook.url
+	}
+	bank, err := fake.Open(cfg)
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

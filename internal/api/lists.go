@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -35,7 +36,7 @@ func (s *server) showPayments(r *http.Request, version string) (any, error) {
 	}{Payments: []any{}}
 	if len(list) > q.rows { // one more than asked for says that there is a next page
 		list = list[:q.rows]
-		view.Next = base64.RawURLEncoding.EncodeToString([]byte(list[q.rows-1].ID))
+		view.Next = nextCursor(list[q.rows-1].ID)
 	}
 	for _, p := range list {
 		view.Payments = append(view.Payments, representations[version](p))
@@ -49,37 +50,46 @@ type pageQuery struct {
 	rows   int
 }
 
-// listQuery reads the query strictly: a misspelled filter must not become no filter.
 func listQuery(u *url.URL) (pageQuery, error) {
 	f := fields{}
+	values, rows, cursor := f.page(u, paymentIDForm, "accountId", "merchantReference", "status")
+	q := pageQuery{rows: rows, before: cursor, filter: payments.Filter{AccountID: values.Get("accountId"),
+		MerchantReference: values.Get("merchantReference"), Status: payments.Status(values.Get("status"))}}
+	f.check("accountId", q.filter.AccountID == "" || accountIDForm.MatchString(q.filter.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
+	f.check("merchantReference", q.filter.MerchantReference == "" || isText(q.filter.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
+	f.check("status", q.filter.Status == "" || slices.Contains(payments.Statuses, q.filter.Status), "INVALID", "one of PENDING, SETTLED, DECLINED, CANCELED")
+	return q, f.err()
+}
+
+// page reads the query of a list strictly: a misspelled filter must not become no filter. A cursor holds a place of the given
+// form, "" is the beginning.
+func (f *fields) page(u *url.URL, place *regexp.Regexp, filters ...string) (values url.Values, rows int, cursor string) {
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		f.add("query", "INVALID", "the query string is malformed")
 	}
-	known := []string{"accountId", "merchantReference", "status", "cursor", "limit"}
 	for name, all := range values {
-		if !slices.Contains(known, name) {
+		if !slices.Contains(filters, name) && name != "cursor" && name != "limit" {
 			f.add(safeName(name), "UNKNOWN_MEMBER", "this parameter is not known here")
 		} else if len(all) > 1 || all[0] == "" {
 			f.add(name, "INVALID", "must be there once, and not be empty")
 		}
 	}
-	q := pageQuery{rows: pageRowsDefault, filter: payments.Filter{AccountID: values.Get("accountId"),
-		MerchantReference: values.Get("merchantReference"), Status: payments.Status(values.Get("status"))}}
-	f.check("accountId", q.filter.AccountID == "" || accountIDForm.MatchString(q.filter.AccountID), "INVALID", "1 to 64 letters, digits, underscores or hyphens")
-	f.check("merchantReference", q.filter.MerchantReference == "" || isText(q.filter.MerchantReference), "INVALID", "1 to 255 characters, none of them a control character")
-	f.check("status", q.filter.Status == "" || slices.Contains(payments.Statuses, q.filter.Status), "INVALID", "one of PENDING, SETTLED, DECLINED, CANCELED")
+	rows = pageRowsDefault
 	if limit := values.Get("limit"); limit != "" {
-		q.rows, err = strconv.Atoi(limit)
-		f.check("limit", err == nil && q.rows >= 1 && q.rows <= pageRowsMax, "INVALID", "a number from 1 to "+strconv.Itoa(pageRowsMax))
+		rows, err = strconv.Atoi(limit)
+		f.check("limit", err == nil && rows >= 1 && rows <= pageRowsMax, "INVALID", "a number from 1 to "+strconv.Itoa(pageRowsMax))
 	}
-	if cursor := values.Get("cursor"); cursor != "" {
-		id, err := base64.RawURLEncoding.DecodeString(cursor)
-		q.before = string(id)
-		f.check("cursor", err == nil && paymentIDForm.MatchString(q.before), "INVALID", "a nextCursor of an earlier answer")
+	if encoded := values.Get("cursor"); encoded != "" {
+		decoded, err := base64.RawURLEncoding.DecodeString(encoded)
+		cursor = string(decoded)
+		f.check("cursor", err == nil && place.MatchString(cursor), "INVALID", "a nextCursor of an earlier answer")
 	}
-	return q, f.err()
+	return values, rows, cursor
 }
+
+// nextCursor is where the page behind a place begins.
+func nextCursor(place string) string { return base64.RawURLEncoding.EncodeToString([]byte(place)) }
 
 // operations are the keyed operations by their names in the path of a key.
 var operations = []string{payments.OperationCreate, payments.OperationRefund}

@@ -17,6 +17,7 @@ import (
 	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments"
+	"github.com/paymentsd/paymentsd/internal/provider"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 )
 
@@ -110,6 +111,7 @@ const (
 // docs/contract.md prints both.
 var rules = []rule{
 	{authentication, is(tenants.ErrUnknownAPIKey), 401, "UNAUTHENTICATED", "The API key is missing or not valid.", false, false, false, keyUntouched},
+	{authentication, is(provider.ErrWebhookSignature), 401, "WEBHOOK_SIGNATURE_INVALID", "The webhook's signature is missing, does not fit, or is too old.", false, false, false, keyUntouched},
 	{permission, is(errForbidden), 403, "FORBIDDEN", "The API key was not issued for this.", false, false, false, keyUntouched},
 	{rateLimit, is(errRateLimited), 429, "RATE_LIMITED", "The tenant makes more requests than it may.", true, false, true, keyUntouched},
 	{overload, is(errOverloaded), 503, "OVERLOADED", "The service is at its limit; the request was refused before anything was done.", true, false, true, keyUntouched},
@@ -122,6 +124,7 @@ var rules = []rule{
 	{syntax, is(errBodyTooLarge), 413, "BODY_TOO_LARGE", "The body is larger than " + strconv.Itoa(bodyBytesMax) + " bytes.", false, true, false, keyUntouched},
 	{syntax, is(errBodyTimeout), 408, "BODY_TIMEOUT", "The body did not arrive in time.", true, false, false, keyUntouched},
 	{syntax, is(errBodyInvalid), 400, "BODY_INVALID", "The body is not one JSON object in valid UTF-8 with every member at most once.", false, true, false, keyUntouched},
+	{syntax, is(provider.ErrWebhookMalformed), 400, "WEBHOOK_MALFORMED", "The webhook is signed, and no document of the provider's language.", false, false, false, keyUntouched},
 	{validation, as[*validationError], 422, "VALIDATION_FAILED", "A field breaks a rule.", false, true, false, keyUntouched},
 	{validation, is(errIDInvalid), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
 	{validation, is(payments.ErrNotFound), 404, "PAYMENT_NOT_FOUND", "There is no such payment.", false, false, false, keyUntouched},
@@ -203,7 +206,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.ErrorContext(r.Context(), "request failed", "route", routeOf(r), "errorCode", p.ErrorCode, "error", err)
 	}
 	if p.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="paymentsd"`)
+		w.Header().Set("WWW-Authenticate", challengeOf(p))
 	}
 	if rule.retryAfter {
 		w.Header().Set("Retry-After", retryAfter(time.Second))
@@ -211,6 +214,14 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Content-Type", problemContentType)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(p.encode()) // the client is gone; nothing depends on its reading
+}
+
+// challengeOf says what a caller that was not believed could have proved itself with (RFC 9110, section 11.6.1).
+func challengeOf(p Problem) string {
+	if p.ErrorCode == "WEBHOOK_SIGNATURE_INVALID" {
+		return `Webhook-Signature realm="paymentsd"`
+	}
+	return `Bearer realm="paymentsd"`
 }
 
 // retryAfterMax bounds what a client is told to wait, so that it is there again when the answer is.

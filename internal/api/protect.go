@@ -27,35 +27,43 @@ var (
 
 // limitConcurrency answers at once what could only wait: the database does not get faster by a longer queue, and a request
 // that was refused before its claim can be sent again without a question.
-func (s *server) limitConcurrency(next http.Handler) http.Handler {
+//
+// All routes that go through the middleware share its places.
+func (s *server) limitConcurrency() func(http.Handler) http.Handler {
 	if s.limits.InFlightMax <= 0 {
-		return next
+		return unlimited
 	}
 	places := make(chan struct{}, s.limits.InFlightMax)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			next.ServeHTTP(w, r)
-		default:
-			s.fail(w, r, errOverloaded)
-		}
-	})
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case places <- struct{}{}:
+				defer func() { <-places }()
+				next.ServeHTTP(w, r)
+			default:
+				s.fail(w, r, errOverloaded)
+			}
+		})
+	}
 }
 
-// limitRate keeps each tenant to its rate.
-func (s *server) limitRate(next http.Handler) http.Handler {
+func unlimited(next http.Handler) http.Handler { return next }
+
+// limitRate keeps each tenant to its rate, over all routes that go through the middleware.
+func (s *server) limitRate() func(http.Handler) http.Handler {
 	if s.limits.RequestsPerSec <= 0 {
-		return next
+		return unlimited
 	}
 	tenants := &meters{each: rate.Limit(s.limits.RequestsPerSec), burst: max(1, s.limits.RequestsAtOnce), of: map[string]*rate.Limiter{}}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !tenants.allow(tenantOf(r.Context()), time.Now()) {
-			s.fail(w, r, errRateLimited)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !tenants.allow(tenantOf(r.Context()), time.Now()) {
+				s.fail(w, r, errRateLimited)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }
 
 // meters measure tenants. There are as many as there are tenants: only those who were authenticated get here.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/payments"
+	"github.com/paymentsd/paymentsd/internal/provider"
 	"github.com/paymentsd/paymentsd/internal/tenants"
 )
 
@@ -27,6 +28,8 @@ type Parts struct {
 	Payments *payments.Service
 	Accounts *accounts.Register
 	Tenants  *tenants.Directory
+	Webhooks *provider.Webhooks // nil: no webhook is believed
+	Ledger   Database           // where the ledger is read
 	Ready    Ready
 	Limits   Limits
 	Log      *slog.Logger
@@ -36,6 +39,8 @@ type server struct {
 	payments *payments.Service
 	accounts *accounts.Register
 	tenants  *tenants.Directory
+	webhooks *provider.Webhooks
+	ledger   Database
 	limits   Limits
 	log      *slog.Logger
 }
@@ -46,9 +51,9 @@ type Ready func(context.Context) error
 // NewHandler serves the API. What refuses a request comes in this order: too many at once, no known caller, too many of this
 // caller, not for this caller; then the request itself is looked at.
 func NewHandler(parts Parts) http.Handler {
-	s := &server{parts.Payments, parts.Accounts, parts.Tenants, parts.Limits, parts.Log}
+	s := &server{parts.Payments, parts.Accounts, parts.Tenants, parts.Webhooks, parts.Ledger, parts.Limits, parts.Log}
 	r := chi.NewRouter()
-	r.Use(s.observe, s.catchPanics, middleware.GetHead)
+	r.Use(s.observe, s.catchPanics, joinTrace, middleware.GetHead)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errRouteNotFound) })
 	r.MethodNotAllowed(s.methodNotAllowed)
 
@@ -58,8 +63,10 @@ func NewHandler(parts Parts) http.Handler {
 		_, _ = w.Write(OpenAPI)
 	})
 	r.Get("/docs", s.getDocs())
+	limitConcurrency := s.limitConcurrency() // made once: a group runs its middlewares anew for every route
+	r.With(limitConcurrency, inTime).Post("/provider/webhooks", s.postWebhook)
 	r.Group(func(r chi.Router) {
-		r.Use(s.limitConcurrency, s.authenticate, s.limitRate)
+		r.Use(limitConcurrency, s.authenticate, s.limitRate())
 		pay, refund := r.With(s.require(tenants.Pay)), r.With(s.require(tenants.Refund))
 		read, put := r.With(s.require(tenants.Read), inTime), r.With(s.require(tenants.Pay), inTime)
 		pay.Post("/payments", s.keyed(payments.OperationCreate, readPayment))
@@ -72,6 +79,7 @@ func NewHandler(parts Parts) http.Handler {
 		read.Get("/payments/{id}/refunds/{refundId}/history", s.reading(s.showRefundHistory))
 		read.Get("/idempotency-keys/{operation}/{key}", s.getKey)
 		read.Get("/accounts/{id}", s.getAccount)
+		read.Get("/accounts/{id}/ledger", s.reading(s.showLedger))
 		put.Put("/accounts/{id}", s.putAccount)
 		put.Put("/accounts/{id}/settings/default-currency", s.putDefaultCurrency)
 	})

@@ -34,6 +34,24 @@ type Settings struct {
 	OutboxRetention    time.Duration `name:"outbox-retention" env:"PAYMENTSD_OUTBOX_RETENTION" default:"72h" help:"How long a published event is kept, as a duration. Long enough to look into what consumers say they did not get."`
 	CleanupInterval    time.Duration `name:"cleanup-interval" env:"PAYMENTSD_CLEANUP_INTERVAL" default:"1m" help:"How often cleanup looks for work, as a duration. Nothing depends on it but the size of the tables."`
 
+	Broker          string        `name:"broker" env:"PAYMENTSD_BROKER" default:"nats" enum:"nats,kafka" help:"Broker that events go through: nats (JetStream) or kafka."`
+	NATSURL         string        `name:"nats-url" env:"PAYMENTSD_NATS_URL" placeholder:"URL" help:"NATS server or cluster, as nats or tls URLs separated by commas. Empty: paymentsd dev runs one of its own at PAYMENTSD_NATS_ADDR, and the other roles look for it there."`
+	NATSAddr        string        `name:"nats-addr" env:"PAYMENTSD_NATS_ADDR" default:"127.0.0.1:4222" help:"Address of the embedded NATS server of paymentsd dev, host:port."`
+	NATSCredentials string        `name:"nats-credentials" env:"PAYMENTSD_NATS_CREDENTIALS" placeholder:"FILE" help:"File with NATS user credentials (a JWT and its key). Empty: what the URL says, if anything."`
+	NATSCA          string        `name:"nats-ca" env:"PAYMENTSD_NATS_CA" placeholder:"FILE" help:"File with the certificate authority of the NATS server, in PEM. Empty: the system's."`
+	NATSReplicas    int           `name:"nats-replicas" env:"PAYMENTSD_NATS_REPLICAS" default:"1" help:"Servers of a NATS cluster that store each event, a number: 1, 3 or 5. More than one needs a cluster."`
+	KafkaBrokers    string        `name:"kafka-brokers" env:"PAYMENTSD_KAFKA_BROKERS" placeholder:"HOST:PORT,…" help:"Kafka brokers to begin with, separated by commas. Needed with PAYMENTSD_BROKER=kafka."`
+	RelayInterval   time.Duration `name:"relay-interval" env:"PAYMENTSD_RELAY_INTERVAL" default:"1s" help:"How often the relay looks for events although nobody woke it, as a duration. Notifications wake it; this is for those that get lost."`
+	RelayLease      time.Duration `name:"relay-lease" env:"PAYMENTSD_RELAY_LEASE" default:"10s" help:"How long a relay owns its share of the outbox without renewing it, as a duration. When a relay dies, its events wait this long."`
+	AckWait         time.Duration `name:"ack-wait" env:"PAYMENTSD_ACK_WAIT" default:"30s" help:"How long a consumer may work on its messages before the broker gives them to another instance, as a duration. When a consumer dies, its messages wait this long."`
+	InboxRetention  time.Duration `name:"inbox-retention" env:"PAYMENTSD_INBOX_RETENTION" default:"168h" help:"How long consumers remember the messages they have handled, as a duration. Not what keeps effects single: business keys do, for ever."`
+	SMTPURL         string        `name:"smtp-url" env:"PAYMENTSD_SMTP_URL" placeholder:"URL" help:"Where receipts are sent: smtp://user:password@host:25, smtps:// for TLS from the start. Empty: mails are written into the folder mail of PAYMENTSD_DATA_DIR."`
+	ReceiptsFrom    string        `name:"receipts-from" env:"PAYMENTSD_RECEIPTS_FROM" default:"receipts@paymentsd.example" help:"Sender of receipts, a mail address."`
+	ReceiptsTo      string        `name:"receipts-to" env:"PAYMENTSD_RECEIPTS_TO" default:"{account}@{tenant}.example" help:"Recipient of receipts, a mail address in which {tenant} and {account} are replaced. The service knows accounts, not people; the mail system knows who reads what."`
+	WebhookSecret   string        `name:"webhook-secret" env:"PAYMENTSD_WEBHOOK_SECRET" placeholder:"SECRET" help:"Secret with which the provider signs its webhooks (Standard Webhooks: whsec_ and base64), or two separated by a space while it is changed. Empty: no webhook is believed; paymentsd dev makes one up. Whoever knows it can say that a payment was charged."`
+	WebhookURL      string        `name:"webhook-url" env:"PAYMENTSD_WEBHOOK_URL" placeholder:"URL" help:"Where the fake provider sends webhooks, an http URL. Empty: nowhere; paymentsd dev sends them to itself."`
+
+	SetMax      int     `name:"set-max" env:"PAYMENTSD_SET_MAX" default:"128" help:"Payments that share one database transaction at most, a number; 1 gives each its own. They share one only when they meet, so nobody waits for company."`
 	InFlightMax int     `name:"in-flight-max" env:"PAYMENTSD_IN_FLIGHT_MAX" default:"2000" help:"Requests that one process serves at once, a number; more are refused (503) before they claim anything. 0 is no limit. Each costs some 30 kB."`
 	TenantRate  float64 `name:"tenant-rate" env:"PAYMENTSD_TENANT_RATE" default:"0" help:"Requests a second that one process takes of one tenant, a number; more are refused (429). 0 is no limit, because what is fair depends on the contract."`
 	TenantBurst int     `name:"tenant-burst" env:"PAYMENTSD_TENANT_BURST" default:"100" help:"Requests that a tenant may make at once above its rate, a number."`
@@ -56,7 +74,8 @@ func (s Settings) Check() error {
 		"PAYMENTSD_LEASE": s.Lease, "PAYMENTSD_PROVIDER_TIMEOUT": s.ProviderTimeout, "PAYMENTSD_KEY_WINDOW": s.KeyWindow,
 		"PAYMENTSD_RECOVERY_INTERVAL": s.RecoveryInterval, "PAYMENTSD_PROVIDER_KEY_WINDOW": s.ProviderKeyWindow,
 		"PAYMENTSD_TOMBSTONE_RETENTION": s.TombstoneRetention, "PAYMENTSD_CLEANUP_INTERVAL": s.CleanupInterval,
-		"PAYMENTSD_OUTBOX_RETENTION": s.OutboxRetention,
+		"PAYMENTSD_OUTBOX_RETENTION": s.OutboxRetention, "PAYMENTSD_INBOX_RETENTION": s.InboxRetention, "PAYMENTSD_ACK_WAIT": s.AckWait,
+		"PAYMENTSD_RELAY_INTERVAL": s.RelayInterval, "PAYMENTSD_RELAY_LEASE": s.RelayLease,
 	} {
 		if d <= 0 {
 			refuse(variable, "is %v: it must be longer than nothing", d)
@@ -72,6 +91,9 @@ func (s Settings) Check() error {
 	if s.ProviderKeyWindow > 0 && s.ProviderKeyWindow*9/10 <= s.ProviderLookupLag {
 		refuse("PAYMENTSD_PROVIDER_KEY_WINDOW", "is %v: nine tenths of it must be longer than PAYMENTSD_PROVIDER_LOOKUP_LAG (%v), or a lost request could never be sent again",
 			s.ProviderKeyWindow, s.ProviderLookupLag)
+	}
+	if s.SetMax < 1 {
+		refuse("PAYMENTSD_SET_MAX", "is %d: it must be at least 1", s.SetMax)
 	}
 	if s.InFlightMax < 0 {
 		refuse("PAYMENTSD_IN_FLIGHT_MAX", "is %d: it cannot be negative", s.InFlightMax)
@@ -97,6 +119,14 @@ func (s Settings) NeedDatabase() error {
 		return errors.New("DATABASE_URL is not set: name the PostgreSQL to use, for example postgres://user:password@127.0.0.1:5432/paymentsd")
 	}
 	return nil
+}
+
+// NATS is where the NATS server is.
+func (s Settings) NATS() string {
+	if s.NATSURL != "" {
+		return s.NATSURL
+	}
+	return "nats://" + s.NATSAddr
 }
 
 // Provider is the base URL at which the provider is called.

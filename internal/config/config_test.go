@@ -16,7 +16,8 @@ func TestSettingsInReadmeAreCurrent(t *testing.T) {
 func good() Settings {
 	return Settings{ProviderAddr: "127.0.0.1:8090", Lease: 30 * time.Second, ProviderTimeout: 10 * time.Second, ProviderKeyWindow: 24 * time.Hour,
 		ProviderLookupLag: 2 * time.Second, RecoveryInterval: time.Second, KeyWindow: 24 * time.Hour, DBMaxConns: 1,
-		TombstoneRetention: time.Hour, CleanupInterval: time.Minute, OutboxRetention: time.Hour}
+		TombstoneRetention: time.Hour, CleanupInterval: time.Minute, OutboxRetention: time.Hour,
+		InboxRetention: time.Hour, SetMax: 1, AckWait: time.Second, RelayInterval: time.Second, RelayLease: time.Second}
 }
 
 func TestSettingsThatMakeSenseAreTaken(t *testing.T) { require.NoError(t, good().Check()) }

@@ -31,6 +31,17 @@ const (
 	AccountChanged Type = "AccountChanged"
 )
 
+// isAboutPayment reports whether this build knows the type and its payload is a Payment.
+func (t Type) isAboutPayment() bool {
+	switch t {
+	case PaymentCreated, PaymentSettled, PaymentDeclined, PaymentCanceled, PaymentRecoveryRequired,
+		RefundCreated, RefundSettled, RefundDeclined, RefundCanceled, RefundRecoveryRequired:
+		return true
+	default:
+		return false
+	}
+}
+
 // OfRefund is the refund's word for what happened to a payment: RefundSettled for PaymentSettled.
 func (t Type) OfRefund() Type { return "Refund" + Type(strings.TrimPrefix(string(t), "Payment")) }
 
@@ -81,6 +92,16 @@ func newID(prefix string) string {
 		out = append(out, hexDigits[b>>4], hexDigits[b&15])
 	}
 	return string(out)
+}
+
+// Money is the amount of the event. It returns an error when text and currency do not make one. A currency that has been
+// withdrawn since is still the currency of the payments that were made in it.
+func (p Payment) Money() (money.Amount, error) {
+	one, err := money.Stored(1, p.Currency)
+	if err != nil {
+		return money.Amount{}, err
+	}
+	return money.Parse(p.Amount, one.Currency())
 }
 
 // Describe fills in the payload of an event about a payment of this amount.

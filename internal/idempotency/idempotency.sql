@@ -10,7 +10,7 @@ UPDATE idempotency_requests SET
     updated_at        = now()
 WHERE tenant_id = @tenant_id AND operation_name = @operation_name AND idempotency_key = @idempotency_key
   AND lease_epoch = @seen_epoch
-  AND status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY', 'FAILED_RETRYABLE')
+  AND (status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') OR status = 'FAILED_RETRYABLE' AND sqlc.arg(is_client)::boolean)
   AND (locked_until IS NULL OR locked_until <= now())
 RETURNING lease_epoch, resource_id, response_schema_version, recovery_attempts;
 

@@ -46,14 +46,23 @@ const statementFor = 5 * time.Second
 // LeaseFor is how long a lease lasts.
 func (k *Keys) LeaseFor() time.Duration { return k.leaseFor }
 
-// TakeOver acquires the key that was read as free. Of all who read the same record one succeeds; the others get false, and
-// what they read is no longer true.
+// TakeOver acquires the key that was read as free, for its client. Of all who read the same record one succeeds; the others
+// get false, and what they read is no longer true.
 func (k *Keys) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
+	return k.takeOver(ctx, seen, true)
+}
+
+// TakeOverUnresolved is TakeOver for somebody who is not the key's client: what waits for its client is not taken.
+func (k *Keys) TakeOverUnresolved(ctx context.Context, seen Lease) (Lease, bool, error) {
+	return k.takeOver(ctx, seen, false)
+}
+
+func (k *Keys) takeOver(ctx context.Context, seen Lease, isClient bool) (Lease, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementFor)
 	defer cancel()
 	row, err := k.sql.TakeOverKey(ctx, k.db, idempotencysql.TakeOverKeyParams{
 		LeaseFor: k.leaseFor, TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
-		SeenEpoch: seen.Epoch,
+		SeenEpoch: seen.Epoch, IsClient: isClient,
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Lease{}, false, nil

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paymentsd/paymentsd/internal/idempotency"
-	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
 )
 
@@ -121,7 +120,7 @@ func TestF2_NoProviderIDYetIsNoPermissionToCall(t *testing.T) {
 
 // brokenDB answers the nth statement with an SQLSTATE, without running it.
 type brokenDB struct {
-	paymentssql.DBTX
+	Database
 	code string
 	at   int64
 	seen *atomic.Int64
@@ -131,7 +130,7 @@ func (d brokenDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	if d.seen.Add(1) == d.at {
 		return nil, &pgconn.PgError{Code: d.code, Message: "injected"}
 	}
-	return d.DBTX.Query(ctx, sql, args...)
+	return d.Database.Query(ctx, sql, args...)
 }
 
 func TestF4_SQLSTATEsAreNoAnswers(t *testing.T) {

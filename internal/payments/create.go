@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/paymentsd/paymentsd/internal/idempotency"
+	"github.com/paymentsd/paymentsd/internal/outbox"
 )
 
 // Result is what a keyed call is answered with: the stored answer of a finished payment, or a payment that is pending.
@@ -49,6 +52,7 @@ func (s *Service) Create(client context.Context, c Command) (Result, error) {
 		if o, err = s.newOpening(c, resolved); err != nil {
 			return Result{}, err
 		}
+		o.traceParent = outbox.TraceParent(ctx)
 	}
 	waited := false
 	for range judgementsMax {
@@ -123,22 +127,28 @@ func (s *Service) find(ctx context.Context, c Command, o opening, refusal error)
 // run drives a payment to where it will go, or, for a client that does not want to wait, has it driven. When too many are
 // driven in the background already, the client waits all the same: a preference is not a promise.
 func (s *Service) run(ctx context.Context, c Command, lease idempotency.Lease, p Payment) (Result, error) {
-	if !c.Async || !s.background.TryGo(func() error {
+	finish := func(ctx context.Context) error { _, err := s.finish(ctx, lease, p); return err }
+	if !c.Async || !s.later(ctx, &s.background, p.ID, finish) {
+		return s.finish(ctx, lease, p)
+	}
+	return Result{Pending: true, Async: true, Payment: p, RetryAfter: time.Second, KeyExpiresAt: p.KeyExpiresAt}, nil
+}
+
+// later has a payment worked on in the background, and reports whether it is: not when too many are already.
+func (s *Service) later(ctx context.Context, group *errgroup.Group, paymentID string, work func(context.Context) error) bool {
+	return group.TryGo(func() error {
 		ctx, cancel := s.detach(ctx)
 		defer cancel()
 		defer func() {
 			if r := recover(); r != nil { // there is no request any more that could answer for it
-				s.log.ErrorContext(ctx, "payment is left to recovery", "payment", p.ID, "panic", r)
+				s.log.ErrorContext(ctx, "payment is left to recovery", "payment", paymentID, "panic", r)
 			}
 		}()
-		if _, err := s.finish(ctx, lease, p); err != nil {
-			s.log.InfoContext(ctx, "payment was not finished in the background", "payment", p.ID, "error", err)
+		if err := work(ctx); err != nil {
+			s.log.InfoContext(ctx, "payment was not finished in the background", "payment", paymentID, "error", err)
 		}
 		return nil
-	}) {
-		return s.finish(ctx, lease, p)
-	}
-	return Result{Pending: true, Async: true, Payment: p, RetryAfter: time.Second, KeyExpiresAt: p.KeyExpiresAt}, nil
+	})
 }
 
 // finish drives a payment under a lease. When the database stops taking moves the payment is durable all the same and
@@ -227,5 +237,8 @@ func (s *Service) detach(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(context.WithoutCancel(ctx), 2*s.keys.LeaseFor())
 }
 
-// Drain waits for what runs in the background.
-func (s *Service) Drain() { _ = s.background.Wait() } // what runs there returns no error
+// Drain waits for what runs in the background. What only waits there does not any longer.
+func (s *Service) Drain() {
+	s.drain()
+	_, _ = s.background.Wait(), s.settling.Wait() // what runs there returns no error
+}

@@ -72,15 +72,36 @@ func (s *Service) sendFirst(ctx context.Context, lease idempotency.Lease, p Paym
 	return s.moveBy(ctx, lease, p, result)
 }
 
-// findOut resolves a payment whose request somebody else may have sent. It asks before it acts: a lookup by the provider
-// key, and only when that is proof that the provider has never seen the key is the same request sent again.
+// findOut resolves a payment whose request somebody else may have sent. It asks before it acts: first its own files, where the
+// provider may have told the outcome unasked, then the provider, by the key.
 func (s *Service) findOut(ctx context.Context, lease idempotency.Lease, p Payment) (Payment, error) {
-	result := s.provider.Lookup(ctx, p.order())
-	countOutcome(ctx, "lookup", result)
+	told, err := s.toldAbout(ctx, p)
+	if err != nil {
+		return p, err
+	}
+	result := told.believe(p)
+	if result.Outcome == provider.Unknown {
+		result = s.provider.Lookup(ctx, p.order())
+		countOutcome(ctx, "lookup", result)
+	}
+	after, err := s.actOn(ctx, lease, p, result, told)
+	if err == nil {
+		s.judgeAll(ctx, after, told)
+	}
+	return after, err
+}
+
+// actOn moves a payment by what was found out. Only when that is proof that the provider has never seen the key is the same
+// request sent again.
+func (s *Service) actOn(ctx context.Context, lease idempotency.Lease, p Payment, result provider.Result, told callbacks) (Payment, error) {
 	if result.Outcome != provider.Absent {
 		return s.moveBy(ctx, lease, p, result)
 	}
-	if doubt := s.absenceDoubt(p); doubt != "" {
+	doubt := s.absenceDoubt(p)
+	if told.claimMoney() {
+		doubt = "absent_but_told" // one of the two is wrong, and money may have moved
+	}
+	if doubt != "" {
 		return s.moveBy(ctx, lease, p, provider.Result{Outcome: provider.Unknown, Reason: doubt})
 	}
 	p, result, err := s.send(ctx, lease, p, step{to: []State{UnknownRequiresRecovery}, sends: p.Sends + 1, reason: "send_again", hold: true})

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paymentsd/paymentsd/internal/idempotency"
-	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
 	"github.com/paymentsd/paymentsd/internal/provider"
 	"github.com/paymentsd/paymentsd/internal/provider/fake"
@@ -74,7 +73,7 @@ func (h *house) openBank(cfg fake.Config) {
 }
 
 // service is one process's service, on the given connections and provider; nil for the real ones.
-func (h *house) service(db paymentssql.DBTX, p provider.Provider) *Service {
+func (h *house) service(db Database, p provider.Provider) *Service {
 	if db == nil {
 		db = h.pool
 	}

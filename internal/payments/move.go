@@ -49,36 +49,37 @@ func (s *Service) move(ctx context.Context, lease idempotency.Lease, p Payment, 
 	if err != nil {
 		return p, fmt.Errorf("move payment: %w", err)
 	}
-	params := s.moveParams([]write{w})
-	asked := 0
-	err = s.retry(ctx, "move payment", func(ctx context.Context) error {
-		asked++
-		rows, err := s.sql.MovePayments(ctx, s.db, params)
-		if err != nil {
-			return err
-		}
-		if rows[0].IsMoved {
-			w.after.KeyExpiresAt = rows[0].ExpiresAt
-			return nil
-		}
-		if asked > 1 && s.isMine(ctx, lease, w.after) {
-			return nil // the first try was committed, only its answer was lost
-		}
-		if !rows[0].IsHeld {
-			return errLeaseLost
-		}
-		return errMovedOn
-	})
-	switch err {
-	case nil:
-		return w.after, nil
-	case errLeaseLost, errMovedOn:
-		countLostLease(ctx)
-		s.log.WarnContext(ctx, "write refused", "payment", p.ID, "believed", p.State, "version", p.Version, "epoch", lease.Epoch, "reason", err)
-		return p, errLeaseLost
-	default:
-		return p, err
+	w.traceParent = outbox.TraceParent(ctx)
+	row, err := s.moves.Do(ctx, w)
+	if err != nil {
+		return p, unavailable("move payment", err)
 	}
+	if row.IsMoved {
+		w.after.KeyExpiresAt = row.ExpiresAt
+	}
+	if row.IsMoved || s.isMine(ctx, lease, w.after) { // mine: an earlier try was committed, only its answer was lost
+		if len(w.announced) > 0 {
+			s.cfg.Committed()
+		}
+		return w.after, nil
+	}
+	refused := errMovedOn
+	if !row.IsHeld {
+		refused = errLeaseLost
+	}
+	countLostLease(ctx)
+	s.log.WarnContext(ctx, "write refused", "payment", p.ID, "believed", p.State, "version", p.Version, "epoch", lease.Epoch, "reason", refused)
+	return p, errLeaseLost
+}
+
+// moveSet runs the one writer.
+func (s *Service) moveSet(ctx context.Context, set []write) (rows []paymentssql.MovePaymentsRow, err error) {
+	params := s.moveParams(set)
+	err = s.retry(ctx, "move payments", func(ctx context.Context) error {
+		rows, err = s.sql.MovePayments(ctx, s.db, params)
+		return err
+	})
+	return rows, err
 }
 
 // isMine reports whether the payment stands where this lease's write would have left it.
@@ -100,6 +101,8 @@ type write struct {
 	nextIn    time.Duration
 	moves     []Move
 	announced []outbox.Event
+
+	traceParent string // of whoever caused the step
 }
 
 // write works out a step. A step along an arrow that the table does not have is a bug, and is refused here.
@@ -201,6 +204,7 @@ func (s *Service) moveParams(set []write) paymentssql.MovePaymentsParams {
 			p.EventSequences = append(p.EventSequences, int32(e.Sequence))
 			p.EventTypes = append(p.EventTypes, e.Type)
 			p.EventPayloads = append(p.EventPayloads, string(e.Payload))
+			p.EventTraceParents = append(p.EventTraceParents, w.traceParent)
 		}
 	}
 	return p

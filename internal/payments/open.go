@@ -20,6 +20,7 @@ type opening struct {
 	request     []byte // to the provider
 	event       events.Payment
 	payload     []byte
+	traceParent string
 }
 
 func (s *Service) newOpening(c Command, r resolved) (opening, error) {
@@ -28,7 +29,8 @@ func (s *Service) newOpening(c Command, r resolved) (opening, error) {
 		return opening{}, err
 	}
 	o := opening{command: c, resolved: r, paymentID: newPaymentID(r.kind), fingerprint: fingerprint}
-	o.request = provider.Movement{PaymentID: o.paymentID, Account: r.accountID, Reference: r.reference, Amount: r.amount, ChargeID: r.chargeID}.Encode()
+	o.request = provider.Movement{PaymentID: o.paymentID, Tenant: c.Scope.TenantID, Account: r.accountID, Reference: r.reference,
+		Amount: r.amount, ChargeID: r.chargeID}.Encode()
 	arrow, _ := arrowBetween(Received, LocalPaymentCreated)
 	o.event = describe(o.payment(found{}), arrow.announce)
 	o.payload, err = o.event.Encode()
@@ -52,19 +54,33 @@ type found struct {
 	openedAt time.Time
 }
 
-// open runs the one transaction for one request and judges its key. Tried again after a lost answer it finds its own
-// claim, by the payment id that nobody else can have, and goes on as its owner.
+// open takes part in the one transaction and judges the key of its request.
 func (s *Service) open(ctx context.Context, o opening) (found, error) {
-	var f found
-	err := s.retry(ctx, "open payment", func(ctx context.Context) error {
-		rows, err := s.sql.OpenPayments(ctx, s.db, s.openParams([]opening{o}))
+	for range triesMax {
+		row, err := s.openings.Do(ctx, o)
 		if err != nil {
-			return err
+			return found{}, unavailable("open payment", err)
 		}
-		f, err = judge(o, rows[0])
+		f, err := judge(o, row)
+		if err == nil && f.verdict == idempotency.First {
+			s.cfg.Committed()
+		}
+		if err != errRaced {
+			return f, err
+		}
+	}
+	return found{}, unavailable("open payment", errRaced)
+}
+
+// openSet runs the one transaction. Tried again after a lost answer each request finds its own claim, by the payment id that
+// nobody else can have, and goes on as its owner.
+func (s *Service) openSet(ctx context.Context, set []opening) (rows []paymentssql.OpenPaymentsRow, err error) {
+	params := s.openParams(set)
+	err = s.retry(ctx, "open payments", func(ctx context.Context) error {
+		rows, err = s.sql.OpenPayments(ctx, s.db, params)
 		return err
 	})
-	return f, err
+	return rows, err
 }
 
 // look judges the key of a request that a rule refuses. It returns the refusal when the key means nothing yet.
@@ -155,6 +171,7 @@ func (s *Service) openParams(set []opening) paymentssql.OpenPaymentsParams {
 		p.EventIds = append(p.EventIds, o.event.EventID)
 		p.EventTypes = append(p.EventTypes, string(o.event.Type))
 		p.EventPayloads = append(p.EventPayloads, string(o.payload))
+		p.TraceParents = append(p.TraceParents, o.traceParent)
 	}
 	return p
 }

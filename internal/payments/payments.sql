@@ -27,7 +27,8 @@ WITH asked AS (
            unnest(@provider_requests::bytea[]) AS provider_request,
            unnest(@event_ids::text[])          AS event_id,
            unnest(@event_types::text[])        AS event_type,
-           unnest(@event_payloads::text[])     AS event_payload
+           unnest(@event_payloads::text[])     AS event_payload,
+           unnest(@trace_parents::text[])      AS trace_parent
 ), judged AS (
     SELECT asked.*, account.status AS account_status, holder.payment_id AS holder_id,
            CASE WHEN asked.kind = 'PAYMENT' THEN NULL
@@ -70,8 +71,8 @@ WITH asked AS (
     INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
     SELECT tenant_id, payment_id, 1, 'RECEIVED', 'LOCAL_PAYMENT_CREATED', 'claimed', 1 FROM opened
 ), announced AS (
-    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
-    SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
+    SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json, nullif(j.trace_parent, '')
     FROM judged j JOIN opened ON opened.tenant_id = j.tenant_id AND opened.payment_id = j.payment_id
 )
 SELECT j.ordinal::int AS ordinal,
@@ -126,7 +127,7 @@ WITH asked AS (
            unnest(@response_bodies::bytea[])    AS response_body,
            unnest(@error_codes::text[])         AS error_code
 ), held AS (
-    SELECT k.tenant_id, k.operation_name, k.idempotency_key,
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch,
            asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + sqlc.arg(key_window)::interval / 2) AS is_late_finish
     FROM idempotency_requests k
     JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
@@ -153,7 +154,7 @@ WITH asked AS (
         updated_at         = now()
     FROM asked
     JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
-             AND held.idempotency_key = asked.idempotency_key
+             AND held.idempotency_key = asked.idempotency_key AND held.lease_epoch = asked.lease_epoch
     WHERE p.tenant_id = asked.tenant_id AND p.payment_id = asked.payment_id
       AND p.state = asked.from_state AND p.version = asked.from_version
     RETURNING p.tenant_id, p.payment_id, p.parent_id, p.amount_minor, p.state
@@ -173,13 +174,14 @@ WITH asked AS (
                  unnest(@step_epochs::bigint[])    AS lease_epoch) step
     JOIN moved ON moved.payment_id = step.payment_id
 ), announced AS (
-    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
-    SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
+    SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json, nullif(event.trace_parent, '')
     FROM (SELECT unnest(@event_payment_ids::text[]) AS payment_id,
                  unnest(@event_ids::text[])         AS event_id,
                  unnest(@event_sequences::int[])    AS sequence,
                  unnest(@event_types::text[])       AS event_type,
-                 unnest(@event_payloads::text[])    AS payload) event
+                 unnest(@event_payloads::text[])    AS payload,
+                 unnest(@event_trace_parents::text[]) AS trace_parent) event
     JOIN moved ON moved.payment_id = event.payment_id
 ), kept AS (
     UPDATE idempotency_requests k SET
@@ -196,6 +198,7 @@ WITH asked AS (
         updated_at            = now()
     FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
     JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name AND held.idempotency_key = asked.idempotency_key
+             AND held.lease_epoch = asked.lease_epoch
     WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
     RETURNING k.tenant_id, k.resource_id, k.expires_at
 )
@@ -205,7 +208,7 @@ SELECT asked.ordinal::int AS ordinal,
        coalesce(kept.expires_at, now())::timestamptz AS expires_at
 FROM asked
 LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
-               AND held.idempotency_key = asked.idempotency_key
+               AND held.idempotency_key = asked.idempotency_key AND held.lease_epoch = asked.lease_epoch
 LEFT JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
 LEFT JOIN kept  ON kept.tenant_id = asked.tenant_id AND kept.resource_id = asked.payment_id
 ORDER BY asked.ordinal;
@@ -220,6 +223,26 @@ FROM payments p
 LEFT JOIN idempotency_requests k ON k.tenant_id = p.tenant_id AND k.operation_name = p.operation_name
                                 AND k.idempotency_key = p.idempotency_key
 WHERE p.tenant_id = @tenant_id AND p.payment_id = @payment_id;
+
+-- name: InsertCallback :execrows
+-- Locks its own row only; waits for a concurrent insert of the same webhook.
+INSERT INTO provider_callbacks (tenant_id, webhook_id, payment_id, kind, outcome, provider_key, charge_id, amount_minor, currency,
+    decline_code, verdict)
+VALUES (@tenant_id, @webhook_id, @payment_id, @kind, @outcome, @provider_key, @charge_id, @amount_minor, @currency,
+    nullif(@decline_code::text, ''), @verdict)
+ON CONFLICT DO NOTHING;
+
+-- name: ListCallbacks :many
+-- Locks nothing; served by the index of payments. In the order in which they came.
+SELECT webhook_id, kind, outcome, provider_key, charge_id, amount_minor, currency, coalesce(decline_code, '')::text AS decline_code, verdict
+FROM provider_callbacks WHERE tenant_id = @tenant_id AND payment_id = @payment_id
+ORDER BY received_at, webhook_id LIMIT @rows_max;
+
+-- name: JudgeCallbacks :exec
+-- Locks the rows of one payment's callbacks. A verdict that somebody else has changed since it was read is left alone.
+UPDATE provider_callbacks c SET verdict = judged.verdict, judged_at = now()
+FROM (SELECT unnest(@webhook_ids::text[]) AS webhook_id, unnest(@befores::text[]) AS before, unnest(@verdicts::text[]) AS verdict) judged
+WHERE c.tenant_id = @tenant_id AND c.webhook_id = judged.webhook_id AND c.verdict = judged.before;
 
 -- name: ListMoves :many
 -- Locks nothing.

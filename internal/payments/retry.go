@@ -36,7 +36,7 @@ const (
 	refundsWithin        = "refunds_stay_within_payment"
 )
 
-// errRaced: another request with the same key committed between this statement's snapshot and its insert.
+// errRaced: another request with the same key came between this statement's snapshot and its insert, or into the same set.
 var errRaced = errors.New("another request with this key came in between")
 
 // retry runs a whole transaction until it succeeds, fails for a reason of its own, or has been tried triesMax times. It is
@@ -73,7 +73,7 @@ func worthRepeating(err error) bool {
 			return isDisconnect(pg.Code)
 		}
 	}
-	return errors.Is(err, errRaced) || isConnection(err)
+	return isConnection(err)
 }
 
 // unavailable turns a database's failure into ErrUnavailable and lets every other error pass as it is.
@@ -95,7 +95,7 @@ func isConnection(err error) bool {
 	_, isNet := errors.AsType[net.Error](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 	return isNet || isConnect || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err)
+		errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed) || pgconn.SafeToRetry(err)
 }
 
 // pause waits for about d (a half more or less, so that those who collided do not meet again), or until ctx is done.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/paymentsd/paymentsd/internal/gather"
 	"github.com/paymentsd/paymentsd/internal/idempotency"
 	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/provider"
@@ -25,7 +26,9 @@ type Config struct {
 	ProviderKeyWindow time.Duration // how long the provider remembers our key; part of its contract with us
 	ProviderLookupLag time.Duration // how long after a request the provider's lookup may still not show its charge
 	BackgroundMax     int           // payments driven in the background at once; 0 is 1000
+	SetMax            int           // payments that share a transaction at most; 0 is 128, 1 lets each have its own
 	RecoveryPause     time.Duration // the first pause before an unknown outcome is asked about; it doubles from there
+	Committed         func()        // called after a commit that announced an event; it must not block. Nil: nobody wants to know
 }
 
 // Render makes the answer that a finished payment's key replays, in the representation the request was made in.
@@ -34,7 +37,7 @@ type Render func(p Payment, schemaVersion string) (idempotency.Answer, error)
 // Service opens payments and drives them to their end. It is safe for concurrent use, and so are any number of services
 // in any number of processes on one database.
 type Service struct {
-	db       paymentssql.DBTX
+	db       Database
 	sql      *paymentssql.Queries
 	keys     *idempotency.Keys
 	provider provider.Provider
@@ -42,8 +45,20 @@ type Service struct {
 	cfg      Config
 	log      *slog.Logger
 
+	openings *gather.Gatherer[opening, paymentssql.OpenPaymentsRow]
+	moves    *gather.Gatherer[write, paymentssql.MovePaymentsRow]
+
 	waiting    waiting
 	background errgroup.Group // payments driven for clients that did not want to wait
+	settling   errgroup.Group // payments that the provider said something about
+	draining   context.Context
+	drain      context.CancelFunc
+}
+
+// Database is a pool of connections.
+type Database interface {
+	paymentssql.DBTX
+	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
 // backgroundMax bounds what clients that do not wait can make us do at once.
@@ -53,11 +68,18 @@ const backgroundMax = 1000
 const tombstoneFor = 30 * 24 * time.Hour
 
 // New makes a service on a pool of connections to the primary database.
-func New(db paymentssql.DBTX, keys *idempotency.Keys, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
+func New(db Database, keys *idempotency.Keys, p provider.Provider, render Render, cfg Config, log *slog.Logger) *Service {
 	cfg.TombstoneFor = cmp.Or(cfg.TombstoneFor, tombstoneFor)
 	cfg.FingerprintRule = cmp.Or(cfg.FingerprintRule, RuleV2)
+	if cfg.Committed == nil {
+		cfg.Committed = func() {}
+	}
 	s := &Service{db: db, sql: paymentssql.New(), keys: keys, provider: p, render: render, cfg: cfg, log: log}
+	s.openings = gather.New(s.openingRules(), s.openSet)
+	s.moves = gather.New(s.moveRules(), s.moveSet)
 	s.background.SetLimit(cmp.Or(cfg.BackgroundMax, backgroundMax))
+	s.settling.SetLimit(settlingMax)
+	s.draining, s.drain = context.WithCancel(context.Background())
 	return s
 }
 

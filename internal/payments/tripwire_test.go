@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/paymentsd/paymentsd/internal/payments/internal/paymentssql"
 	"github.com/paymentsd/paymentsd/internal/provider"
 )
 
@@ -48,18 +47,49 @@ func die(work func()) (lived bool) {
 
 // wiredDB is a pool with a tripwire at every statement.
 type wiredDB struct {
-	paymentssql.DBTX
+	Database
 	wire *tripwire
 }
 
+// Begin hands out a transaction whose statements are boundaries too, and so is its commit.
+func (d wiredDB) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := d.Database.Begin(ctx)
+	return wiredTx{tx, wiredDB{txDatabase{tx}, d.wire}}, err
+}
+
+// wiredTx dies with its process: what it has not committed is rolled back.
+type wiredTx struct {
+	pgx.Tx
+	statements wiredDB
+}
+
+func (t wiredTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.statements.Exec(ctx, sql, args...)
+}
+
+func (t wiredTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return t.statements.QueryRow(ctx, sql, args...)
+}
+
+func (t wiredTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return t.statements.Query(ctx, sql, args...)
+}
+
+func (t wiredTx) Commit(ctx context.Context) (err error) {
+	t.statements.wire.cross("commit", func() { err = t.Tx.Commit(ctx) })
+	return err
+}
+
+type txDatabase struct{ pgx.Tx }
+
 func (d wiredDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	d.wire.cross("exec", func() { tag, err = d.DBTX.Exec(ctx, sql, args...) })
+	d.wire.cross("exec", func() { tag, err = d.Database.Exec(ctx, sql, args...) })
 	return tag, err
 }
 
 func (d wiredDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return wiredRow{func(into []any) (err error) {
-		d.wire.cross("query row", func() { err = d.DBTX.QueryRow(ctx, sql, args...).Scan(into...) })
+		d.wire.cross("query row", func() { err = d.Database.QueryRow(ctx, sql, args...).Scan(into...) })
 		return err
 	}}
 }
@@ -76,7 +106,7 @@ func (d wiredDB) Query(ctx context.Context, sql string, args ...any) (rows pgx.R
 	if deadly && !d.wire.after {
 		runtime.Goexit()
 	}
-	rows, err = d.DBTX.Query(ctx, sql, args...)
+	rows, err = d.Database.Query(ctx, sql, args...)
 	if deadly && err == nil {
 		for rows.Next() { // the statement is over, and committed, when its last row is read
 		}

@@ -13,6 +13,7 @@ import (
 // of that.
 type Movement struct {
 	PaymentID string       // ours; the provider stores it and gives it back
+	Tenant    string       // whose payment it is; given back too, because what the provider says unasked must name it
 	Account   string       // the account that pays, or is paid back
 	Reference string       // the merchant's own reference
 	Amount    money.Amount // sent in minor units of its currency
@@ -38,6 +39,7 @@ type orderBody struct {
 	Currency    string `json:"currency"`
 	Reference   string `json:"reference"`
 	PaymentID   string `json:"paymentId"`
+	Tenant      string `json:"tenant,omitzero"` // not in requests that were stored before there were webhooks
 	ChargeID    string `json:"chargeId,omitzero"`
 }
 
@@ -50,6 +52,7 @@ func (m Movement) Encode() []byte {
 		Currency:    m.Amount.Currency().String(),
 		Reference:   m.Reference,
 		PaymentID:   m.PaymentID,
+		Tenant:      m.Tenant,
 		ChargeID:    m.ChargeID,
 	})
 	if err != nil {

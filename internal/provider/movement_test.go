@@ -56,6 +56,17 @@ func TestExactlyTheseBytesGoOut(t *testing.T) {
 	require.Equal(t, c.Reference, b.executed(c.Reference)[0].Reference)
 }
 
+// What was stored before orders named their tenant has no tenant, and is sent as it is.
+func TestOrderNamesItsTenant(t *testing.T) {
+	b := setup(t, fake.Config{}, patience)
+	c := charge(t, "pay_1", "10.00", "EUR")
+	require.NotContains(t, string(c.Encode()), "tenant")
+	c.Tenant = "acme"
+	require.Equal(t, `{"account":"acc_1","amountMinor":1000,"currency":"EUR","reference":"inv-pay_1","paymentId":"pay_1","tenant":"acme"}`, string(c.Encode()))
+	require.Equal(t, provider.Confirmed, b.charge(c).Outcome)
+	require.Contains(t, b.received(c.Reference)[0].Body, `"tenant":"acme"`)
+}
+
 func TestKeyIsMadeFromThePaymentAndNothingElse(t *testing.T) {
 	c := charge(t, "pay_1", "10.00", "EUR")
 	require.Equal(t, "provider_payment_pay_1", c.Order().Key)

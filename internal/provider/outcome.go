@@ -122,6 +122,7 @@ type moneyMoved struct {
 	Currency       *string `json:"currency"`
 	Reference      *string `json:"reference"`
 	PaymentID      *string `json:"paymentId"`
+	Tenant         *string `json:"tenant"`
 	ChargeID       *string `json:"chargeId"` // of a refund
 	IdempotencyKey *string `json:"idempotencyKey"`
 }
@@ -135,7 +136,7 @@ func (c moneyMoved) judge(key string, want orderBody) Result {
 		return Result{Outcome: Declined, DeclineCode: declineCode(c.DeclineCode), Reason: "answered"}
 	case c.Status != "succeeded":
 		return unknown("undecided")
-	case c.AmountMinor == nil || c.Currency == nil || !chargeIDSyntax.MatchString(c.ID):
+	case c.AmountMinor == nil || c.Currency == nil || !idSyntax.MatchString(c.ID):
 		return unknown("unreadable")
 	default:
 		return Result{Outcome: Confirmed, ChargeID: c.ID, Reason: "answered"}
@@ -150,6 +151,7 @@ func (c moneyMoved) contradicts(key string, want orderBody) bool {
 		differs(c.Account, want.Account) ||
 		differs(c.Reference, want.Reference) ||
 		differs(c.PaymentID, want.PaymentID) ||
+		want.Tenant != "" && differs(c.Tenant, want.Tenant) ||
 		differs(c.ChargeID, want.ChargeID) ||
 		differs(c.IdempotencyKey, key)
 }
@@ -161,9 +163,9 @@ func sameCurrency(got, want string) bool {
 }
 
 var (
-	// Ids of the provider go into our database and our answers, so they have to be plain: 255 visible ASCII characters,
-	// the same bound as for our clients' keys.
-	chargeIDSyntax = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
+	// Ids that the provider says go into our database and our answers, so they have to be plain: 255 visible ASCII
+	// characters, the same bound as for our clients' keys.
+	idSyntax = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
 	// Decline codes are shown to our clients. What does not look like one could be anything, a card number included.
 	declineCodeSyntax = regexp.MustCompile(`^[A-Z0-9_]{1,64}$`)

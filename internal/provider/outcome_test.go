@@ -80,6 +80,25 @@ func TestOnlyAnAnswerThatFitsIsASuccess(t *testing.T) {
 	}
 }
 
+// An order from before orders named their tenant is not judged by it.
+func TestTenantFitsWhereItWasSaid(t *testing.T) {
+	named := asked
+	named.Tenant = "acme"
+	for _, row := range []struct {
+		body    string
+		asked   orderBody
+		outcome Outcome
+	}{
+		{fits("tenant", `"acme"`), named, Confirmed},
+		{fitting, named, Confirmed},
+		{fits("tenant", `"globex"`), named, Unknown},
+		{fits("tenant", `"globex"`), asked, Confirmed},
+	} {
+		result := judgeSend(answer{status: http.StatusCreated, body: []byte(row.body)}, askedKey, row.asked)
+		require.Equal(t, row.outcome, result.Outcome, row.body)
+	}
+}
+
 func TestStatusLineLimitsWhatABodyCanProve(t *testing.T) {
 	for status := 100; status < 600; status++ {
 		success := judgeSend(answer{status: status, body: []byte(fitting)}, askedKey, asked)

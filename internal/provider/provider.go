@@ -3,7 +3,8 @@
 // needs the proof that no byte of the request was written; everything else is Unknown, the zero value.
 //
 // How to read it: outcome.go holds the table that turns an answer into an Outcome, attempt.go the proof that nothing was
-// written (and that nothing is written twice), client.go the HTTP around both, movement.go the bytes that are sent.
+// written (and that nothing is written twice), client.go the HTTP around both, movement.go the bytes that are sent;
+// webhook.go reads what the provider says unasked.
 package provider
 
 import (

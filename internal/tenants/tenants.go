@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/paymentsd/paymentsd/internal/tenants/internal/tenantssql"
 )
@@ -46,6 +47,7 @@ type Directory struct {
 
 	mu         sync.Mutex
 	remembered map[[sha256.Size]byte]authenticated
+	looking    singleflight.Group
 }
 
 // Scope is what an API key may be used for.
@@ -89,8 +91,18 @@ func (d *Directory) Authenticate(ctx context.Context, secret string) (Caller, er
 	if caller, ok := d.recall(hash); ok {
 		return caller, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookUpFor)
-	defer cancel()
+	// One looks for all who ask at the same time: when a memory of a busy key ends, hundreds do. None of them may take the
+	// others down by hanging up.
+	found, err, _ := d.looking.Do(string(hash[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpFor)
+		defer cancel()
+		return d.find(ctx, hash)
+	})
+	caller, _ := found.(Caller)
+	return caller, err
+}
+
+func (d *Directory) find(ctx context.Context, hash [sha256.Size]byte) (Caller, error) {
 	row, err := d.sql.FindTenantBySecret(ctx, d.db, hash[:])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, ErrUnknownAPIKey

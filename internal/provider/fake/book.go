@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -25,6 +26,8 @@ type book struct {
 	ledger  ledger
 	keys    map[string]*attempt // what is remembered under a key, declined attempts included; one space for both kinds
 	held    map[string]bool     // keys whose first request is still running
+	byID    map[string]*attempt
+	untold  map[string]*attempt // by webhook: what the receiver has still to be told
 }
 
 // attempt is an order that was executed or declined, with the answer that is remembered for its key.
@@ -35,8 +38,9 @@ type attempt struct {
 	terms
 	IdempotencyKey string    `json:"idempotencyKey"`
 	ExecutedAt     time.Time `json:"executedAt"`
-	RequestSHA256  string    `json:"requestSha256"` // of the body's bytes: a key insists on equal bytes, not on equal meaning
-	Answer         int       `json:"answerStatus"`  // 201, 402, or the 500 of error_forever
+	WebhookID      string    `json:"webhookId,omitempty"` // under which it is told; empty: it is not
+	RequestSHA256  string    `json:"requestSha256"`       // of the body's bytes: a key insists on equal bytes, not on equal meaning
+	Answer         int       `json:"answerStatus"`        // 201, 402, or the 500 of error_forever
 }
 
 const (
@@ -58,6 +62,8 @@ func openBook(dir string, keyWindow, lookupLag time.Duration, log *slog.Logger) 
 		ledger:    newLedger(),
 		keys:      map[string]*attempt{},
 		held:      map[string]bool{},
+		byID:      map[string]*attempt{},
+		untold:    map[string]*attempt{},
 	}
 	journal, err := openJournal(dir, log, b.apply)
 	b.journal = journal
@@ -70,9 +76,15 @@ func (b *book) apply(r record) {
 	switch {
 	case r.Attempt != nil:
 		b.keys[r.Attempt.IdempotencyKey] = r.Attempt
+		b.byID[r.Attempt.ID] = r.Attempt
+		if r.Attempt.WebhookID != "" {
+			b.untold[r.Attempt.WebhookID] = r.Attempt
+		}
 		b.ledger.apply(r.Attempt)
 	case r.Account != nil:
 		b.ledger.balances[r.Account.Account] = r.Account.Minor
+	case r.Told != "":
+		delete(b.untold, r.Told)
 	case r.Forget:
 		clear(b.keys)
 	}
@@ -95,7 +107,8 @@ type order struct {
 	key  string
 	body []byte
 	terms
-	holds bool // this request took the key with hold
+	holds     bool   // this request took the key with hold
+	webhookID string // under which the order is to be told; empty: it is not
 
 	// What the script says: refuse with this code; or execute, and remember a 500 as the answer.
 	declineCode string
@@ -137,6 +150,7 @@ func (b *book) decide(o order) attempt {
 		terms:          o.terms,
 		IdempotencyKey: o.key,
 		ExecutedAt:     time.Now().UTC(),
+		WebhookID:      o.webhookID,
 		Answer:         http.StatusCreated,
 	}
 	code := cmp.Or(o.declineCode, b.ledger.objection(o.terms))
@@ -195,6 +209,34 @@ func (b *book) executed(k kind, reference string) []attempt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ledger.list(listing{k, reference})
+}
+
+// attempt gives an order by its id, executed or declined.
+func (b *book) attempt(id string) (attempt, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.byID[id]
+	if a == nil {
+		return attempt{}, false
+	}
+	return *a, true
+}
+
+// toTell gives the orders of which the receiver has not been told, oldest first.
+func (b *book) toTell() []attempt {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return copies(slices.SortedFunc(maps.Values(b.untold), func(x, y *attempt) int { return x.ExecutedAt.Compare(y.ExecutedAt) }))
+}
+
+// told remembers that the receiver knows. It does nothing for a webhook that nobody waits for any more.
+func (b *book) told(webhookID string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.untold[webhookID] == nil {
+		return nil
+	}
+	return b.write(record{Told: webhookID})
 }
 
 func (b *book) setBalances(account string, minor map[string]int64) error {

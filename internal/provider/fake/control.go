@@ -59,6 +59,57 @@ func (s *Server) controlClearFaults(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// controlDeliveries is GET /control/webhooks?reference=: every attempt to deliver a webhook, and how it was answered.
+func (s *Server) controlDeliveries(w http.ResponseWriter, r *http.Request) {
+	if s.courier == nil {
+		writeJSON(w, http.StatusOK, []delivery{})
+		return
+	}
+	writeJSON(w, http.StatusOK, s.courier.of(r.URL.Query().Get("reference")))
+}
+
+// controlTell is POST /control/webhooks: sends a webhook about an order that exists, executed or declined, and spoils it as a
+// fault on webhooks would. It is a new webhook, with an id of its own, unless "again" is true: then it is the order's own,
+// repeated.
+func (s *Server) controlTell(w http.ResponseWriter, r *http.Request) {
+	var tell struct {
+		Order   string `json:"order"`
+		Again   bool   `json:"again"`
+		Name    string `json:"fault"`
+		DelayMS int64  `json:"delayMs"`
+		Code    string `json:"code"`
+		Copies  int    `json:"copies"`
+	}
+	if !decodeControl(w, r, &tell) {
+		return
+	}
+	a, known := s.book.attempt(tell.Order)
+	switch {
+	case s.courier == nil:
+		problem(w, http.StatusConflict, "the provider has no webhook URL")
+		return
+	case !known:
+		problem(w, http.StatusNotFound, "there is no such order")
+		return
+	}
+	f := fault{Reference: a.Reference, On: a.kind().onTell, Name: tell.Name, DelayMS: tell.DelayMS, Code: tell.Code, Copies: tell.Copies}
+	if f.Name != "" {
+		var err error
+		if f, err = f.withDefaults(); err == nil && (f.Name == faultEarly || f.Name == faultNever) {
+			err = errors.New("the fault " + f.Name + " makes no sense for an order that was executed long ago")
+		}
+		if err != nil {
+			problem(w, http.StatusBadRequest, err.Error())
+			return
+		}
+	}
+	if !tell.Again || a.WebhookID == "" {
+		a.WebhookID = newID()
+	}
+	s.send(s.message(a, f), f)
+	writeJSON(w, http.StatusAccepted, map[string]string{"webhookId": a.WebhookID})
+}
+
 // controlForgetKeys is POST /control/forget-keys: every key is new again, and what was executed stays. It models
 // the end of the provider's key window: the same key would charge or refund again, and a lookup by key finds nothing.
 func (s *Server) controlForgetKeys(w http.ResponseWriter, _ *http.Request) {

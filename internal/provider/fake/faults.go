@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The faults. Each request uses up at most one: the oldest scripted one that fits it.
+// The faults. Each request, and each webhook, uses up at most one: the oldest scripted one that fits it.
 //
 // "executes" always means what an ordinary request would do: a key that is known gives its remembered answer, an account
 // without funds declines, and so does a charge of which too little is left to refund. What the fault then spoils is the
@@ -33,6 +33,17 @@ const (
 	faultNotFound          = "not_found"           // lookup: finds nothing, whatever there is
 	faultLookupError       = "lookup_error"        // lookup: 500
 	faultCloseIdle         = "close_idle"          // acts as usual, then closes the kept-alive connection without saying so
+
+	// Of webhooks. delay, wrong_amount and lower_case_currency fit them too. What a webhook claims wrongly, it claims every
+	// time it is repeated.
+	faultEarly          = "early"           // sent, and its answer waited for, before the order is answered
+	faultRepeat         = "repeat"          // sent copies times at once (2 if it is not said), all with one webhook-id
+	faultOutOfOrder     = "out_of_order"    // held back until another webhook of its reference was delivered
+	faultNever          = "never"           // not sent at all
+	faultStaleDecline   = "stale_decline"   // once it is delivered, another one says that an older attempt at the same payment was declined
+	faultUnknownPayment = "unknown_payment" // names a payment that nobody has
+	faultBadSignature   = "bad_signature"   // signed with another secret
+	faultOldTimestamp   = "old_timestamp"   // signed ten minutes ago
 )
 
 // The calls that a fault can spoil.
@@ -41,33 +52,46 @@ const (
 	onRefund       = "refund"
 	onLookup       = "lookup" // of a charge
 	onRefundLookup = "refund_lookup"
+
+	onWebhook       = "webhook" // about a charge
+	onRefundWebhook = "refund_webhook"
 )
 
 var (
 	onOrders   = []string{onCharge, onRefund}
 	onLookups  = []string{onLookup, onRefundLookup}
-	onAnything = slices.Concat(onOrders, onLookups)
+	onWebhooks = []string{onWebhook, onRefundWebhook}
+	onCalls    = slices.Concat(onOrders, onLookups)
+	onAnything = slices.Concat(onCalls, onWebhooks)
 )
 
 // faultFits says on which calls a fault makes sense.
 var faultFits = map[string][]string{
 	faultDelay:             onAnything,
 	faultExecuteThenDrop:   onOrders,
-	faultDropBeforeExecute: onAnything,
+	faultDropBeforeExecute: onCalls,
 	faultResetMidRequest:   onOrders,
 	faultInProgress:        onOrders,
-	faultRateLimited:       onAnything,
+	faultRateLimited:       onCalls,
 	faultErrorBefore:       onOrders,
 	faultErrorAfter:        onOrders,
 	faultErrorForever:      onOrders,
-	faultTruncatedBody:     onAnything,
-	faultUnreadableBody:    onAnything,
+	faultTruncatedBody:     onCalls,
+	faultUnreadableBody:    onCalls,
 	faultWrongAmount:       onAnything,
 	faultLowerCaseCurrency: onAnything,
 	faultDecline:           onOrders,
 	faultNotFound:          onLookups,
 	faultLookupError:       onLookups,
-	faultCloseIdle:         onAnything,
+	faultCloseIdle:         onCalls,
+	faultEarly:             onWebhooks,
+	faultRepeat:            onWebhooks,
+	faultOutOfOrder:        onWebhooks,
+	faultNever:             onWebhooks,
+	faultStaleDecline:      onWebhooks,
+	faultUnknownPayment:    onWebhooks,
+	faultBadSignature:      onWebhooks,
+	faultOldTimestamp:      onWebhooks,
 }
 
 // anyReference in a fault fits every request, those included whose reference is not known.
@@ -80,6 +104,9 @@ const (
 	// What lasts longer than ten minutes is not a delay or an outage but a process that should be stopped.
 	pauseMax = 10 * time.Minute
 
+	// As many as a receiver with a hundred instances could be sent by a provider that has lost count.
+	copiesMax = 100
+
 	// Longer than any code a client may show (64), so that too long ones can be tried as well.
 	codeCharsMax = 200
 )
@@ -88,8 +115,8 @@ const (
 type fault struct {
 	// Reference is the merchantReference it is meant for, or "*".
 	Reference string `json:"reference"`
-	// On is charge, refund, lookup or refund_lookup. Absent: whatever the fault is made for, charge before lookup, and
-	// never the calls for refunds.
+	// On is charge, refund, lookup, refund_lookup, webhook or refund_webhook. Absent: whatever the fault is made for, charge
+	// before lookup before webhook, and never what is about refunds.
 	On   string `json:"on"`
 	Name string `json:"fault"`
 	// Times is how many requests it spoils, one after another. Absent or 0: one. Negative: all, until the script is
@@ -97,8 +124,10 @@ type fault struct {
 	Times int `json:"times"`
 	// DelayMS makes any fault wait first. While an order waits, its key is held: a second request with it gets 409.
 	DelayMS int64 `json:"delayMs"`
-	// Code is the decline code of the fault decline.
+	// Code is the decline code of the faults decline and stale_decline.
 	Code string `json:"code"`
+	// Copies is how many times the fault repeat sends a webhook.
+	Copies int `json:"copies"`
 }
 
 func (f fault) delay() time.Duration { return time.Duration(f.DelayMS) * time.Millisecond }
@@ -115,8 +144,11 @@ func (f fault) withDefaults() (fault, error) {
 	if f.Times == 0 {
 		f.Times = 1
 	}
-	if f.Name == faultDecline && f.Code == "" {
+	if (f.Name == faultDecline || f.Name == faultStaleDecline) && f.Code == "" {
 		f.Code = "CARD_DECLINED"
+	}
+	if f.Name == faultRepeat && f.Copies == 0 {
+		f.Copies = 2
 	}
 	switch {
 	case f.Reference == "":
@@ -127,6 +159,8 @@ func (f fault) withDefaults() (fault, error) {
 		return f, fmt.Errorf("delayMs must be between 0 and %d", pauseMax.Milliseconds())
 	case f.Name == faultDelay && f.DelayMS == 0:
 		return f, errors.New("delayMs must say how long the delay is")
+	case f.Copies < 0 || f.Copies > copiesMax:
+		return f, fmt.Errorf("copies must be between 1 and %d", copiesMax)
 	case len(f.Code) > codeCharsMax:
 		return f, fmt.Errorf("code must not be longer than %d bytes", codeCharsMax)
 	}

@@ -28,6 +28,7 @@ type record struct {
 	Attempt *attempt        `json:"attempt,omitempty"` // an order was executed or declined, and its key remembered
 	Account *accountBalance `json:"account,omitempty"` // balances were set
 	Forget  bool            `json:"forgetKeys,omitempty"`
+	Told    string          `json:"told,omitempty"` // the receiver has taken this webhook
 }
 
 type accountBalance struct {

@@ -16,25 +16,28 @@ type kind struct {
 	idPrefix string
 	onOrder  string // how a fault script calls its POST
 	onLookup string // and its GET
+	onTell   string // and its webhook
+	event    string // how webhooks call it
 }
 
 var (
-	charge = kind{plural: "charges", idPrefix: "ch", onOrder: onCharge, onLookup: onLookup}
-	refund = kind{plural: "refunds", idPrefix: "re", onOrder: onRefund, onLookup: onRefundLookup}
+	charge = kind{plural: "charges", idPrefix: "ch", onOrder: onCharge, onLookup: onLookup, onTell: onWebhook, event: "charge"}
+	refund = kind{plural: "refunds", idPrefix: "re", onOrder: onRefund, onLookup: onRefundLookup, onTell: onRefundWebhook, event: "refund"}
 
 	kinds = []kind{charge, refund}
 )
 
-// chargeTerms is the body of POST /v1/charges. Every member is required, and no other is allowed.
+// chargeTerms is the body of POST /v1/charges. Every member but tenant is required, and no other is allowed.
 type chargeTerms struct {
 	Account     string `json:"account"`
 	AmountMinor int64  `json:"amountMinor"`
 	Currency    string `json:"currency"`
 	Reference   string `json:"reference"`
 	PaymentID   string `json:"paymentId"`
+	Tenant      string `json:"tenant,omitempty"` // given back in webhooks; the merchant's business, not ours
 }
 
-// terms is what an order says, and all of it the body of POST /v1/refunds, where every member is required too.
+// terms is what an order says, and all of it the body of POST /v1/refunds, where chargeId is required too.
 type terms struct {
 	chargeTerms
 	ChargeID string `json:"chargeId,omitempty"` // the charge that is given back

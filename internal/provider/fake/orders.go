@@ -37,7 +37,7 @@ func (s *Server) postOrder(w http.ResponseWriter, r *http.Request, k kind) {
 
 	// From here on the request is received, and nothing looks at its context: a client that hangs up takes back nothing.
 	f = s.faults.take(k.onOrder, t.Reference)
-	o := order{key: key, body: body, terms: t, declineCode: f.Code, failForever: f.Name == faultErrorForever}
+	o := order{key: key, body: body, terms: t, declineCode: f.Code, failForever: f.Name == faultErrorForever, webhookID: s.newWebhookID()}
 	if f.DelayMS > 0 {
 		if err := s.book.hold(key); err != nil {
 			refuseOrder(w, err)
@@ -60,6 +60,9 @@ func (s *Server) postOrder(w http.ResponseWriter, r *http.Request, k kind) {
 	if err != nil {
 		refuseOrder(w, err)
 		return
+	}
+	if !replayed {
+		defer s.announce(k, a)() // its last part comes after the answer
 	}
 	answerOrder(w, f, a, replayed)
 }

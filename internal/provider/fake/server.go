@@ -8,9 +8,9 @@
 // other.
 //
 // How to read it: kinds.go is what can be ordered and orders.go the API that paymentsd orders with; book.go is what the
-// provider knows about keys, ledger.go what it knows about money, and journal.go how it remembers both; faults.go is the
-// script of what goes wrong and deliver.go does it; control.go is the API of whoever writes the script; requests.go keeps
-// what was received.
+// provider knows about keys, ledger.go what it knows about money, and journal.go how it remembers both; webhooks.go is what it
+// tells unasked and courier.go brings it there; faults.go is the script of what goes wrong and deliver.go does it; control.go
+// is the API of whoever writes the script; requests.go keeps what was received.
 package fake
 
 import (
@@ -36,6 +36,10 @@ type Config struct {
 	KeyWindow time.Duration
 	// LookupLag is how long after its execution an order becomes visible to lookups. Zero: at once.
 	LookupLag time.Duration
+	// WebhookURL is where the outcome of every order is told to. Empty: nowhere.
+	WebhookURL string
+	// WebhookSecret signs what is told there, as the Standard Webhooks specification has it: whsec_ and base64.
+	WebhookSecret string
 	// Log gets life-cycle events and trouble. Nil: nothing is logged.
 	Log *slog.Logger
 }
@@ -47,6 +51,7 @@ type Server struct {
 	book     *book
 	faults   faultScript
 	requests requestLog
+	courier  *courier // nil without a URL
 	handler  http.Handler
 	addr     string
 	closing  chan struct{} // closed by Close: wakes delayed requests, which then die without effect
@@ -83,6 +88,13 @@ func Open(cfg Config) (*Server, error) {
 		}
 		s.addr = s.listener.Addr().String()
 	}
+	if cfg.WebhookURL != "" {
+		if s.courier, err = newCourier(cfg.WebhookURL, cfg.WebhookSecret, log); err != nil {
+			_ = s.Close() // nothing was written yet
+			return nil, fmt.Errorf("open fake provider: %w", err)
+		}
+		s.tellWhatIsUntold()
+	}
 	return s, nil
 }
 
@@ -104,6 +116,8 @@ func (s *Server) routes() http.Handler {
 			r.Get("/"+k.plural, of(k, s.controlExecuted))
 		}
 		r.Get("/requests", s.controlRequests)
+		r.Get("/webhooks", s.controlDeliveries)
+		r.Post("/webhooks", s.controlTell)
 		r.Post("/faults", s.controlAddFault)
 		r.Delete("/faults", s.controlClearFaults)
 		r.Post("/forget-keys", s.controlForgetKeys)
@@ -281,5 +295,8 @@ func (s *Server) Close() error {
 		_ = s.listener.Close()
 	}
 	s.mu.Unlock()
+	if s.courier != nil {
+		s.courier.stop()
+	}
 	return s.book.close()
 }

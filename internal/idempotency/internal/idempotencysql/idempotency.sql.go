@@ -296,7 +296,7 @@ UPDATE idempotency_requests SET
     updated_at        = now()
 WHERE tenant_id = $2 AND operation_name = $3 AND idempotency_key = $4
   AND lease_epoch = $5
-  AND status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY', 'FAILED_RETRYABLE')
+  AND (status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') OR status = 'FAILED_RETRYABLE' AND $6::boolean)
   AND (locked_until IS NULL OR locked_until <= now())
 RETURNING lease_epoch, resource_id, response_schema_version, recovery_attempts
 `
@@ -307,6 +307,7 @@ type TakeOverKeyParams struct {
 	OperationName  string
 	IdempotencyKey string
 	SeenEpoch      int64
+	IsClient       bool
 }
 
 type TakeOverKeyRow struct {
@@ -326,6 +327,7 @@ func (q *Queries) TakeOverKey(ctx context.Context, db DBTX, arg TakeOverKeyParam
 		arg.OperationName,
 		arg.IdempotencyKey,
 		arg.SeenEpoch,
+		arg.IsClient,
 	)
 	var i TakeOverKeyRow
 	err := row.Scan(

@@ -45,9 +45,204 @@ func (q *Queries) DeletePublished(ctx context.Context, db DBTX, arg DeletePublis
 	return i, err
 }
 
+const dueEvents = `-- name: DueEvents :many
+SELECT e.tenant_id, e.event_id, e.position::bigint AS position, e.aggregate_id, e.sequence, e.event_type, e.payload,
+       coalesce(e.trace_parent, '')::text AS trace_parent, e.attempts, e.shard
+FROM unnest($1::smallint[]) AS own (shard), LATERAL (
+    SELECT tenant_id, event_id, position, aggregate_id, sequence, event_type, payload, created_at, published_at, shard, trace_parent, attempts, held_until, refused_at, refusal FROM outbox_events d
+    WHERE d.shard = own.shard AND d.position >= $2::bigint AND d.published_at IS NULL AND d.refused_at IS NULL
+      AND NOT EXISTS (SELECT FROM outbox_events h WHERE h.tenant_id = d.tenant_id AND h.aggregate_id = d.aggregate_id
+                      AND h.sequence <= d.sequence AND h.published_at IS NULL AND h.held_until > now() OFFSET 0)
+    ORDER BY d.position
+    LIMIT $3
+) e
+ORDER BY e.position
+LIMIT $4
+`
+
+type DueEventsParams struct {
+	Shards       []int16
+	FromPosition int64
+	ShardMax     int32
+	RowsMax      int32
+}
+
+type DueEventsRow struct {
+	TenantID    string
+	EventID     string
+	Position    int64
+	AggregateID string
+	Sequence    int32
+	EventType   string
+	Payload     []byte
+	TraceParent string
+	Attempts    int32
+	Shard       int16
+}
+
+// What is to be published next, oldest first, of each shard at most shard_max. What is held back, and what comes behind it in
+// its aggregate, is passed over. Locks nothing: who may send is decided by the leases. OFFSET 0 keeps the inner query a look
+// into the small index of held events for each row; as a join it may be planned as a sort of the whole backlog. The transaction
+// around it sees to it that the outer one walks its index.
+func (q *Queries) DueEvents(ctx context.Context, db DBTX, arg DueEventsParams) ([]DueEventsRow, error) {
+	rows, err := db.Query(ctx, dueEvents,
+		arg.Shards,
+		arg.FromPosition,
+		arg.ShardMax,
+		arg.RowsMax,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueEventsRow
+	for rows.Next() {
+		var i DueEventsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.EventID,
+			&i.Position,
+			&i.AggregateID,
+			&i.Sequence,
+			&i.EventType,
+			&i.Payload,
+			&i.TraceParent,
+			&i.Attempts,
+			&i.Shard,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const holdEventsBack = `-- name: HoldEventsBack :one
+WITH held AS MATERIALIZED (
+    SELECT s.shard FROM outbox_shards s
+    JOIN (SELECT unnest($1::smallint[]) AS shard, unnest($2::bigint[]) AS epoch) o ON o.shard = s.shard AND o.epoch = s.epoch
+    WHERE s.relay_id = $3::text
+    FOR SHARE OF s
+), held_back AS (
+    UPDATE outbox_events e SET attempts = e.attempts + 1,
+        held_until = CASE WHEN f.refusal = '' THEN now() + f.pause ELSE 'infinity' END,
+        refused_at = CASE WHEN f.refusal <> '' THEN now() END,
+        refusal = nullif(f.refusal, '')
+    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS event_id, unnest($6::interval[]) AS pause,
+                 unnest($7::text[]) AS refusal) f
+    WHERE e.tenant_id = f.tenant_id AND e.event_id = f.event_id AND e.published_at IS NULL AND e.refused_at IS NULL
+      AND e.shard IN (SELECT shard FROM held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM held_back) AS held_back, (SELECT coalesce(array_agg(shard), '{}') FROM held)::smallint[] AS held
+`
+
+type HoldEventsBackParams struct {
+	Shards    []int16
+	Epochs    []int64
+	RelayID   string
+	TenantIds []string
+	EventIds  []string
+	Pauses    []time.Duration
+	Refusals  []string
+}
+
+type HoldEventsBackRow struct {
+	HeldBack int64
+	Held     []int16
+}
+
+// Counts a failed attempt and holds the events back, for a pause or, with a refusal, until somebody re-drives them. Fenced and
+// locking like MarkPublished.
+func (q *Queries) HoldEventsBack(ctx context.Context, db DBTX, arg HoldEventsBackParams) (HoldEventsBackRow, error) {
+	row := db.QueryRow(ctx, holdEventsBack,
+		arg.Shards,
+		arg.Epochs,
+		arg.RelayID,
+		arg.TenantIds,
+		arg.EventIds,
+		arg.Pauses,
+		arg.Refusals,
+	)
+	var i HoldEventsBackRow
+	err := row.Scan(&i.HeldBack, &i.Held)
+	return i, err
+}
+
+const holdShards = `-- name: HoldShards :many
+WITH me AS (
+    INSERT INTO outbox_relays AS r (relay_id, alive_until) VALUES ($1, now() + $2::interval)
+    ON CONFLICT (relay_id) DO UPDATE SET alive_until = excluded.alive_until
+    RETURNING r.relay_id
+), gone AS (
+    DELETE FROM outbox_relays WHERE alive_until < now() - interval '1 h' AND relay_id <> $1
+), alive AS (
+    SELECT relay_id FROM me UNION SELECT relay_id FROM outbox_relays WHERE alive_until > now()
+), share AS MATERIALIZED (
+    -- What is left over after division goes to the first relays by name, one shard each.
+    SELECT s.total / a.relays + (a.before < s.total % a.relays)::int AS shards
+    FROM (SELECT count(*) AS total FROM outbox_shards) s,
+         (SELECT count(*) AS relays, count(*) FILTER (WHERE relay_id < $1) AS before FROM alive) a
+), mine AS MATERIALIZED (
+    SELECT shard, row_number() OVER (ORDER BY shard) <= (SELECT shards FROM share) OR NOT $3::boolean AS is_kept
+    FROM (SELECT shard FROM outbox_shards WHERE relay_id = $1 FOR UPDATE SKIP LOCKED) m
+), free AS MATERIALIZED (
+    SELECT shard FROM outbox_shards
+    WHERE (relay_id IS NULL OR relay_id <> $1 AND leased_until <= now()) AND $3::boolean
+    ORDER BY shard
+    LIMIT greatest((SELECT shards FROM share) - (SELECT count(*) FROM mine), 0)
+    FOR UPDATE SKIP LOCKED
+), changed AS (
+    UPDATE outbox_shards s SET relay_id = CASE WHEN c.is_kept THEN $1 END,
+        leased_until = CASE WHEN c.is_kept THEN now() + $2::interval END,
+        epoch = s.epoch + c.grown
+    FROM (SELECT shard, is_kept, 0 AS grown FROM mine UNION ALL SELECT shard, true, 1 FROM free) c
+    WHERE s.shard = c.shard
+    RETURNING s.shard, s.epoch, s.relay_id
+)
+SELECT shard, epoch FROM changed WHERE relay_id IS NOT NULL
+`
+
+type HoldShardsParams struct {
+	RelayID      string
+	LeaseFor     time.Duration
+	MayRebalance bool
+}
+
+type HoldShardsRow struct {
+	Shard int16
+	Epoch int64
+}
+
+// One statement says that this relay is alive, renews its leases, and, when it may rebalance, lets go what is over its fair
+// share and acquires what nobody holds up to it. It returns what the relay holds now. Locks the rows of shards; skips those
+// that somebody else is about to acquire, which the relay has lost then, and those that a mark locks.
+func (q *Queries) HoldShards(ctx context.Context, db DBTX, arg HoldShardsParams) ([]HoldShardsRow, error) {
+	rows, err := db.Query(ctx, holdShards, arg.RelayID, arg.LeaseFor, arg.MayRebalance)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HoldShardsRow
+	for rows.Next() {
+		var i HoldShardsRow
+		if err := rows.Scan(&i.Shard, &i.Epoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertEvent = `-- name: InsertEvent :exec
-INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
+VALUES ($1, $2, $3, $4, $5, $6, nullif($7::text, ''))
 `
 
 type InsertEventParams struct {
@@ -57,6 +252,7 @@ type InsertEventParams struct {
 	Sequence    int32
 	EventType   string
 	Payload     []byte
+	TraceParent string
 }
 
 // Locks nothing but its own row.
@@ -68,24 +264,176 @@ func (q *Queries) InsertEvent(ctx context.Context, db DBTX, arg InsertEventParam
 		arg.Sequence,
 		arg.EventType,
 		arg.Payload,
+		arg.TraceParent,
 	)
 	return err
 }
 
-const oldestUnpublished = `-- name: OldestUnpublished :one
-SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds
-FROM outbox_events WHERE published_at IS NULL
+const letShardsGo = `-- name: LetShardsGo :exec
+WITH gone AS (DELETE FROM outbox_relays WHERE relay_id = $1)
+UPDATE outbox_shards SET relay_id = NULL, leased_until = NULL WHERE relay_id = $1::text
 `
 
-type OldestUnpublishedRow struct {
-	Events        int64
-	OldestSeconds float64
+// Locks the rows of the relay's shards.
+func (q *Queries) LetShardsGo(ctx context.Context, db DBTX, relayID string) error {
+	_, err := db.Exec(ctx, letShardsGo, relayID)
+	return err
 }
 
-// Locks nothing; served by the partial index of unpublished rows.
-func (q *Queries) OldestUnpublished(ctx context.Context, db DBTX) (OldestUnpublishedRow, error) {
-	row := db.QueryRow(ctx, oldestUnpublished)
-	var i OldestUnpublishedRow
-	err := row.Scan(&i.Events, &i.OldestSeconds)
+const markPublished = `-- name: MarkPublished :one
+WITH held AS MATERIALIZED (
+    SELECT s.shard FROM outbox_shards s
+    JOIN (SELECT unnest($1::smallint[]) AS shard, unnest($2::bigint[]) AS epoch) o ON o.shard = s.shard AND o.epoch = s.epoch
+    WHERE s.relay_id = $3::text
+    FOR SHARE OF s
+), marked AS (
+    UPDATE outbox_events e SET published_at = now()
+    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS event_id) acked
+    WHERE e.tenant_id = acked.tenant_id AND e.event_id = acked.event_id AND e.published_at IS NULL
+      AND e.shard IN (SELECT shard FROM held)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM marked) AS marked, (SELECT coalesce(array_agg(shard), '{}') FROM held)::smallint[] AS held
+FROM set_config('synchronous_commit', 'off', true)
+`
+
+type MarkPublishedParams struct {
+	Shards    []int16
+	Epochs    []int64
+	RelayID   string
+	TenantIds []string
+	EventIds  []string
+}
+
+type MarkPublishedRow struct {
+	Marked int64
+	Held   []int16
+}
+
+// Marks what the broker has acknowledged, as far as the relay still holds its shard in the same epoch; returns the shards that
+// it does. Locks the shards, so that whoever acquires one sees either all marks or none, then the events. The commit does not
+// wait for the disk: what a crash takes back is published again, with the same id and bytes.
+func (q *Queries) MarkPublished(ctx context.Context, db DBTX, arg MarkPublishedParams) (MarkPublishedRow, error) {
+	row := db.QueryRow(ctx, markPublished,
+		arg.Shards,
+		arg.Epochs,
+		arg.RelayID,
+		arg.TenantIds,
+		arg.EventIds,
+	)
+	var i MarkPublishedRow
+	err := row.Scan(&i.Marked, &i.Held)
 	return i, err
+}
+
+const measureBacklog = `-- name: MeasureBacklog :one
+SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_seconds,
+       count(*) FILTER (WHERE is_refused) AS refused
+FROM (SELECT created_at, false AS is_refused FROM outbox_events WHERE published_at IS NULL AND refused_at IS NULL
+      UNION ALL
+      SELECT created_at, true FROM outbox_events WHERE published_at IS NULL AND held_until = 'infinity') unpublished
+`
+
+type MeasureBacklogRow struct {
+	Events        int64
+	OldestSeconds float64
+	Refused       int64
+}
+
+// Locks nothing; served by the partial indexes.
+func (q *Queries) MeasureBacklog(ctx context.Context, db DBTX) (MeasureBacklogRow, error) {
+	row := db.QueryRow(ctx, measureBacklog)
+	var i MeasureBacklogRow
+	err := row.Scan(&i.Events, &i.OldestSeconds, &i.Refused)
+	return i, err
+}
+
+const redriveEvents = `-- name: RedriveEvents :one
+WITH redriven AS (
+    UPDATE outbox_events SET held_until = NULL, refused_at = NULL, refusal = NULL, attempts = 0
+    WHERE published_at IS NULL AND held_until = 'infinity'
+      AND ($1::text = '' OR tenant_id = $2 AND event_id = $1)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM redriven) AS redriven FROM pg_notify('outbox_events', '')
+`
+
+type RedriveEventsParams struct {
+	EventID  string
+	TenantID string
+}
+
+// Takes refusals back: one, or all of them with an empty event id. Locks the events, and wakes the relays.
+func (q *Queries) RedriveEvents(ctx context.Context, db DBTX, arg RedriveEventsParams) (int64, error) {
+	row := db.QueryRow(ctx, redriveEvents, arg.EventID, arg.TenantID)
+	var redriven int64
+	err := row.Scan(&redriven)
+	return redriven, err
+}
+
+const refusedEvents = `-- name: RefusedEvents :many
+SELECT e.tenant_id, e.event_id, e.aggregate_id, e.sequence, e.event_type, e.created_at,
+       coalesce(e.refused_at, now())::timestamptz AS refused_at, coalesce(e.refusal, '')::text AS refusal, e.attempts,
+       (SELECT count(*) FROM outbox_events w WHERE w.tenant_id = e.tenant_id AND w.aggregate_id = e.aggregate_id
+        AND w.sequence > e.sequence AND w.published_at IS NULL) AS waiting
+FROM outbox_events e
+WHERE e.published_at IS NULL AND e.held_until = 'infinity'
+ORDER BY e.refused_at, e.position
+LIMIT $1
+`
+
+type RefusedEventsRow struct {
+	TenantID    string
+	EventID     string
+	AggregateID string
+	Sequence    int32
+	EventType   string
+	CreatedAt   time.Time
+	RefusedAt   time.Time
+	Refusal     string
+	Attempts    int32
+	Waiting     int64
+}
+
+// The longest refused first, each with the number of later events that wait for it. Locks nothing.
+func (q *Queries) RefusedEvents(ctx context.Context, db DBTX, rowsMax int32) ([]RefusedEventsRow, error) {
+	rows, err := db.Query(ctx, refusedEvents, rowsMax)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RefusedEventsRow
+	for rows.Next() {
+		var i RefusedEventsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.EventID,
+			&i.AggregateID,
+			&i.Sequence,
+			&i.EventType,
+			&i.CreatedAt,
+			&i.RefusedAt,
+			&i.Refusal,
+			&i.Attempts,
+			&i.Waiting,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ringBell = `-- name: RingBell :exec
+SELECT pg_notify('outbox_events', '') FROM set_config('synchronous_commit', 'off', true)
+`
+
+// Wakes the relays. In a transaction of its own: commits that notify wait for each other, and a payment must not. The commit
+// does not wait for the disk.
+func (q *Queries) RingBell(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, ringBell)
+	return err
 }

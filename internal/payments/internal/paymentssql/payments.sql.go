@@ -10,6 +10,128 @@ import (
 	"time"
 )
 
+const insertCallback = `-- name: InsertCallback :execrows
+INSERT INTO provider_callbacks (tenant_id, webhook_id, payment_id, kind, outcome, provider_key, charge_id, amount_minor, currency,
+    decline_code, verdict)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+    nullif($10::text, ''), $11)
+ON CONFLICT DO NOTHING
+`
+
+type InsertCallbackParams struct {
+	TenantID    string
+	WebhookID   string
+	PaymentID   string
+	Kind        string
+	Outcome     string
+	ProviderKey string
+	ChargeID    string
+	AmountMinor int64
+	Currency    string
+	DeclineCode string
+	Verdict     string
+}
+
+// Locks its own row only; waits for a concurrent insert of the same webhook.
+func (q *Queries) InsertCallback(ctx context.Context, db DBTX, arg InsertCallbackParams) (int64, error) {
+	result, err := db.Exec(ctx, insertCallback,
+		arg.TenantID,
+		arg.WebhookID,
+		arg.PaymentID,
+		arg.Kind,
+		arg.Outcome,
+		arg.ProviderKey,
+		arg.ChargeID,
+		arg.AmountMinor,
+		arg.Currency,
+		arg.DeclineCode,
+		arg.Verdict,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const judgeCallbacks = `-- name: JudgeCallbacks :exec
+UPDATE provider_callbacks c SET verdict = judged.verdict, judged_at = now()
+FROM (SELECT unnest($2::text[]) AS webhook_id, unnest($3::text[]) AS before, unnest($4::text[]) AS verdict) judged
+WHERE c.tenant_id = $1 AND c.webhook_id = judged.webhook_id AND c.verdict = judged.before
+`
+
+type JudgeCallbacksParams struct {
+	TenantID   string
+	WebhookIds []string
+	Befores    []string
+	Verdicts   []string
+}
+
+// Locks the rows of one payment's callbacks. A verdict that somebody else has changed since it was read is left alone.
+func (q *Queries) JudgeCallbacks(ctx context.Context, db DBTX, arg JudgeCallbacksParams) error {
+	_, err := db.Exec(ctx, judgeCallbacks,
+		arg.TenantID,
+		arg.WebhookIds,
+		arg.Befores,
+		arg.Verdicts,
+	)
+	return err
+}
+
+const listCallbacks = `-- name: ListCallbacks :many
+SELECT webhook_id, kind, outcome, provider_key, charge_id, amount_minor, currency, coalesce(decline_code, '')::text AS decline_code, verdict
+FROM provider_callbacks WHERE tenant_id = $1 AND payment_id = $2
+ORDER BY received_at, webhook_id LIMIT $3
+`
+
+type ListCallbacksParams struct {
+	TenantID  string
+	PaymentID string
+	RowsMax   int32
+}
+
+type ListCallbacksRow struct {
+	WebhookID   string
+	Kind        string
+	Outcome     string
+	ProviderKey string
+	ChargeID    string
+	AmountMinor int64
+	Currency    string
+	DeclineCode string
+	Verdict     string
+}
+
+// Locks nothing; served by the index of payments. In the order in which they came.
+func (q *Queries) ListCallbacks(ctx context.Context, db DBTX, arg ListCallbacksParams) ([]ListCallbacksRow, error) {
+	rows, err := db.Query(ctx, listCallbacks, arg.TenantID, arg.PaymentID, arg.RowsMax)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListCallbacksRow
+	for rows.Next() {
+		var i ListCallbacksRow
+		if err := rows.Scan(
+			&i.WebhookID,
+			&i.Kind,
+			&i.Outcome,
+			&i.ProviderKey,
+			&i.ChargeID,
+			&i.AmountMinor,
+			&i.Currency,
+			&i.DeclineCode,
+			&i.Verdict,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listMoves = `-- name: ListMoves :many
 SELECT version, from_state, to_state, reason, lease_epoch, moved_at FROM payment_moves
 WHERE tenant_id = $1 AND payment_id = $2 ORDER BY version
@@ -351,7 +473,7 @@ WITH asked AS (
            unnest($22::bytea[])    AS response_body,
            unnest($23::text[])         AS error_code
 ), held AS (
-    SELECT k.tenant_id, k.operation_name, k.idempotency_key,
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch,
            asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + $24::interval / 2) AS is_late_finish
     FROM idempotency_requests k
     JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
@@ -378,7 +500,7 @@ WITH asked AS (
         updated_at         = now()
     FROM asked
     JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
-             AND held.idempotency_key = asked.idempotency_key
+             AND held.idempotency_key = asked.idempotency_key AND held.lease_epoch = asked.lease_epoch
     WHERE p.tenant_id = asked.tenant_id AND p.payment_id = asked.payment_id
       AND p.state = asked.from_state AND p.version = asked.from_version
     RETURNING p.tenant_id, p.payment_id, p.parent_id, p.amount_minor, p.state
@@ -398,13 +520,14 @@ WITH asked AS (
                  unnest($30::bigint[])    AS lease_epoch) step
     JOIN moved ON moved.payment_id = step.payment_id
 ), announced AS (
-    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
-    SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
+    SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json, nullif(event.trace_parent, '')
     FROM (SELECT unnest($31::text[]) AS payment_id,
                  unnest($32::text[])         AS event_id,
                  unnest($33::int[])    AS sequence,
                  unnest($34::text[])       AS event_type,
-                 unnest($35::text[])    AS payload) event
+                 unnest($35::text[])    AS payload,
+                 unnest($36::text[]) AS trace_parent) event
     JOIN moved ON moved.payment_id = event.payment_id
 ), kept AS (
     UPDATE idempotency_requests k SET
@@ -421,6 +544,7 @@ WITH asked AS (
         updated_at            = now()
     FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
     JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name AND held.idempotency_key = asked.idempotency_key
+             AND held.lease_epoch = asked.lease_epoch
     WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
     RETURNING k.tenant_id, k.resource_id, k.expires_at
 )
@@ -430,48 +554,49 @@ SELECT asked.ordinal::int AS ordinal,
        coalesce(kept.expires_at, now())::timestamptz AS expires_at
 FROM asked
 LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
-               AND held.idempotency_key = asked.idempotency_key
+               AND held.idempotency_key = asked.idempotency_key AND held.lease_epoch = asked.lease_epoch
 LEFT JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
 LEFT JOIN kept  ON kept.tenant_id = asked.tenant_id AND kept.resource_id = asked.payment_id
 ORDER BY asked.ordinal
 `
 
 type MovePaymentsParams struct {
-	Ordinals         []int32
-	TenantIds        []string
-	OperationNames   []string
-	IdempotencyKeys  []string
-	LeaseEpochs      []int64
-	PaymentIds       []string
-	FromStates       []string
-	ToStates         []string
-	FromVersions     []int32
-	Versions         []int32
-	EventCounts      []int32
-	Sends            []int32
-	ChargeIds        []string
-	DeclineCodes     []string
-	Reasons          []string
-	KeyStatuses      []string
-	HoldFor          []time.Duration
-	NextAttemptIn    []time.Duration
-	ResponseStatuses []int32
-	ContentTypes     []string
-	ResponseHeaders  []string
-	ResponseBodies   [][]byte
-	ErrorCodes       []string
-	KeyWindow        time.Duration
-	StepPaymentIds   []string
-	StepVersions     []int32
-	StepFromStates   []string
-	StepToStates     []string
-	StepReasons      []string
-	StepEpochs       []int64
-	EventPaymentIds  []string
-	EventIds         []string
-	EventSequences   []int32
-	EventTypes       []string
-	EventPayloads    []string
+	Ordinals          []int32
+	TenantIds         []string
+	OperationNames    []string
+	IdempotencyKeys   []string
+	LeaseEpochs       []int64
+	PaymentIds        []string
+	FromStates        []string
+	ToStates          []string
+	FromVersions      []int32
+	Versions          []int32
+	EventCounts       []int32
+	Sends             []int32
+	ChargeIds         []string
+	DeclineCodes      []string
+	Reasons           []string
+	KeyStatuses       []string
+	HoldFor           []time.Duration
+	NextAttemptIn     []time.Duration
+	ResponseStatuses  []int32
+	ContentTypes      []string
+	ResponseHeaders   []string
+	ResponseBodies    [][]byte
+	ErrorCodes        []string
+	KeyWindow         time.Duration
+	StepPaymentIds    []string
+	StepVersions      []int32
+	StepFromStates    []string
+	StepToStates      []string
+	StepReasons       []string
+	StepEpochs        []int64
+	EventPaymentIds   []string
+	EventIds          []string
+	EventSequences    []int32
+	EventTypes        []string
+	EventPayloads     []string
+	EventTraceParents []string
 }
 
 type MovePaymentsRow struct {
@@ -527,6 +652,7 @@ func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsPar
 		arg.EventSequences,
 		arg.EventTypes,
 		arg.EventPayloads,
+		arg.EventTraceParents,
 	)
 	if err != nil {
 		return nil, err
@@ -571,9 +697,10 @@ WITH asked AS (
            unnest($16::bytea[]) AS provider_request,
            unnest($17::text[])          AS event_id,
            unnest($18::text[])        AS event_type,
-           unnest($19::text[])     AS event_payload
+           unnest($19::text[])     AS event_payload,
+           unnest($20::text[])      AS trace_parent
 ), judged AS (
-    SELECT asked.ordinal, asked.tenant_id, asked.operation_name, asked.idempotency_key, asked.request_hash, asked.schema_version, asked.payment_id, asked.kind, asked.parent_id, asked.account_id, asked.merchant_reference, asked.amount_minor, asked.currency, asked.channel, asked.description, asked.provider_request, asked.event_id, asked.event_type, asked.event_payload, account.status AS account_status, holder.payment_id AS holder_id,
+    SELECT asked.ordinal, asked.tenant_id, asked.operation_name, asked.idempotency_key, asked.request_hash, asked.schema_version, asked.payment_id, asked.kind, asked.parent_id, asked.account_id, asked.merchant_reference, asked.amount_minor, asked.currency, asked.channel, asked.description, asked.provider_request, asked.event_id, asked.event_type, asked.event_payload, asked.trace_parent, account.status AS account_status, holder.payment_id AS holder_id,
            CASE WHEN asked.kind = 'PAYMENT' THEN NULL
                 WHEN parent.kind IS DISTINCT FROM 'PAYMENT' THEN 'NOT_FOUND'
                 WHEN parent.state <> 'COMPLETED' THEN 'NOT_SETTLED'
@@ -589,8 +716,8 @@ WITH asked AS (
     INSERT INTO idempotency_requests AS k (tenant_id, operation_name, idempotency_key, request_hash, status, resource_type,
         resource_id, response_schema_version, locked_until, next_attempt_at, expires_at, cleanup_at)
     SELECT tenant_id, operation_name, idempotency_key, request_hash, 'IN_PROGRESS', lower(kind),
-        payment_id, schema_version, now() + $20::interval, now() + $20::interval,
-        now() + $21::interval, now() + $21::interval
+        payment_id, schema_version, now() + $21::interval, now() + $21::interval,
+        now() + $22::interval, now() + $22::interval
     FROM judged
     WHERE (account_status = 'OPEN' OR kind = 'REFUND') AND holder_id IS NULL AND parent_refuses IS NULL
     ORDER BY tenant_id, operation_name, idempotency_key
@@ -614,8 +741,8 @@ WITH asked AS (
     INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
     SELECT tenant_id, payment_id, 1, 'RECEIVED', 'LOCAL_PAYMENT_CREATED', 'claimed', 1 FROM opened
 ), announced AS (
-    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
-    SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json
+    INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
+    SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json, nullif(j.trace_parent, '')
     FROM judged j JOIN opened ON opened.tenant_id = j.tenant_id AND opened.payment_id = j.payment_id
 )
 SELECT j.ordinal::int AS ordinal,
@@ -656,6 +783,7 @@ type OpenPaymentsParams struct {
 	EventIds           []string
 	EventTypes         []string
 	EventPayloads      []string
+	TraceParents       []string
 	LeaseFor           time.Duration
 	KeyWindow          time.Duration
 }
@@ -713,6 +841,7 @@ func (q *Queries) OpenPayments(ctx context.Context, db DBTX, arg OpenPaymentsPar
 		arg.EventIds,
 		arg.EventTypes,
 		arg.EventPayloads,
+		arg.TraceParents,
 		arg.LeaseFor,
 		arg.KeyWindow,
 	)
