@@ -129,10 +129,10 @@ charges=$(grep -o '"idempotencyKey"' "$work/charges" | wc -l)
 say "the ledger has the payment"
 for _ in $(seq 30); do
   curl -sS --max-time 10 -o "$work/ledger" "$one/accounts/acc_1/ledger" -H 'Authorization: Bearer sk_demo_acme'
-  grep -q PAYMENT_CREDIT "$work/ledger" && break
+  grep -q PAYMENT_DEBIT "$work/ledger" && break
   sleep 1
 done
-grep -q PAYMENT_CREDIT "$work/ledger" || fail "no entry in: $(cat "$work/ledger")"
+grep -q PAYMENT_DEBIT "$work/ledger" || fail "no entry in: $(cat "$work/ledger")"
 
 say "one receipt arrives in the mail catcher"
 for _ in $(seq 30); do
