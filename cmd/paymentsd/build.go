@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -55,22 +58,47 @@ func openPool(ctx context.Context, s config.Settings) (*pgxpool.Pool, error) {
 		return nil, errors.New("DATABASE_URL is not a PostgreSQL URL such as postgres://user:password@127.0.0.1:5432/paymentsd")
 	}
 	cfg.MaxConns = s.DBMaxConns
-	for name, value := range map[string]string{
-		"application_name":                    "paymentsd",
-		"lock_timeout":                        "3s",
-		"statement_timeout":                   "10s",
-		"idle_in_transaction_session_timeout": "10s",
-		"plan_cache_mode":                     "force_generic_plan",
-		"enable_seqscan":                      "off",
-		"enable_bitmapscan":                   "off",
-	} {
-		cfg.ConnConfig.RuntimeParams[name] = value
+	cfg.ConnConfig.RuntimeParams["application_name"] = "paymentsd"
+	if s.DBPooler == "transaction" { // the next statement may meet another session: nothing may be left in one
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	} else {
+		maps.Copy(cfg.ConnConfig.RuntimeParams, sessionSettings)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", err)
 	}
+	if err := refusePooler(ctx, pool); err != nil {
+		return nil, err
+	}
 	return pool, nil
+}
+
+var sessionSettings = map[string]string{
+	"lock_timeout":                        "3s",
+	"statement_timeout":                   "10s",
+	"idle_in_transaction_session_timeout": "10s",
+	"plan_cache_mode":                     "force_generic_plan",
+	"enable_seqscan":                      "off",
+	"enable_bitmapscan":                   "off",
+}
+
+const (
+	protocolViolation = "08P01"
+	// firstAnswerWithin is how long a start waits to be told that it cannot work. A database that is not there yet may come.
+	firstAnswerWithin = 2 * time.Second
+)
+
+// refusePooler ends a start that meets a pooler which it has not been told of: poolers do not take session settings.
+func refusePooler(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, firstAnswerWithin)
+	defer cancel()
+	err := pool.Ping(ctx)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == protocolViolation {
+		pool.Close()
+		return errors.New("DATABASE_URL leads to something that takes no session settings: if it is a pooler in transaction mode, set PAYMENTSD_DB_POOLER=transaction")
+	}
+	return nil
 }
 
 // openService builds everything that moves payments, on a database that is already migrated.

@@ -57,6 +57,7 @@ type Settings struct {
 	TenantBurst int     `name:"tenant-burst" env:"PAYMENTSD_TENANT_BURST" default:"100" help:"Requests that a tenant may make at once above its rate, a number."`
 
 	DBMaxConns int32  `name:"db-max-conns" env:"PAYMENTSD_DB_MAX_CONNS" default:"16" help:"Connections to PostgreSQL, a number. Few, because more writers than it has processors make it slower; 1 works."`
+	DBPooler   string `name:"db-pooler" env:"PAYMENTSD_DB_POOLER" default:"none" enum:"none,transaction" help:"What stands between this service and PostgreSQL: none, or transaction for a pooler in transaction mode such as pgbouncer. Statements are not kept prepared then, and the session settings that README.md lists have to be the database role's own."`
 	LogLevel   string `name:"log-level" env:"PAYMENTSD_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" help:"Least level that is logged: debug, info, warn or error."`
 }
 
