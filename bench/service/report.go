@@ -116,10 +116,10 @@ func (r *results) print(out io.Writer, o options) error {
 
 func countsTable(costs []cost) string {
 	var b strings.Builder
-	b.WriteString("| | round trips | key lookups | commits | WAL records | WAL bytes | PostgreSQL, µs | service, µs | provider, µs | load and wire, µs | allocations | allocated bytes |\n")
+	b.WriteString("| | round trips | lookups, rings | commits | WAL records | WAL bytes | PostgreSQL, µs | service, µs | provider, µs | load and wire, µs | allocations | allocated bytes |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range costs {
-		fmt.Fprintf(&b, "| %s | %s | %s | %.3f | %.1f | %.0f | %.0f | %s | %s | %s | %s | %s |\n", c.Name, orDash(c.RoundTrips, 3), orDash(c.Lookups, 3), c.Commits, c.WALRecords,
+		fmt.Fprintf(&b, "| %s | %s | %s | %.3f | %.1f | %.0f | %.0f | %s | %s | %s | %s | %s |\n", c.Name, orDash(c.RoundTrips, 3), orDash(c.Apart, 3), c.Commits, c.WALRecords,
 			c.WALBytes, c.Micros.Postgres, orDash(c.Micros.Service, 0), orDash(c.Micros.Provider, 0), orDash(c.Micros.Generator, 0),
 			orDash(c.Objects, 0), orDash(c.Bytes, 0))
 	}
