@@ -76,7 +76,7 @@ var errEncode = fmt.Errorf("%w: its payload cannot be put into an envelope", out
 func encode(e outbox.Recorded) ([]byte, error) {
 	body, err := events.Wrap(e.TenantID, e.TraceParent, e.Payload)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", errEncode, e.Payload) // without its text, which may quote the payload
+		return nil, errEncode // without its text, which may quote the payload
 	}
 	return body, nil
 }

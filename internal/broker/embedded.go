@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,7 +43,7 @@ func StartNATS(dir, addr string, log *slog.Logger) (*Server, error) {
 	}
 	said := &serverLog{log: log}
 	s, err := server.NewServer(&server.Options{
-		ServerName: "paymentsd", Host: host, Port: port, NoSigs: true, DontListen: false, MaxPayload: embeddedPayloadMax,
+		ServerName: "paymentsd", Host: host, Port: port, NoSigs: true, MaxPayload: embeddedPayloadMax,
 		JetStream: true, StoreDir: dir, SyncAlways: true,
 	})
 	if err != nil {
@@ -106,14 +107,13 @@ type serverLog struct {
 }
 
 func (l *serverLog) say(level slog.Level, format string, args []any) {
-	if text := fmt.Sprintf(format, args...); level < slog.LevelError {
-		l.log.Log(nil, level, "NATS: "+text) //nolint:staticcheck // the server has no context
-	} else {
+	text := fmt.Sprintf(format, args...)
+	if level == slog.LevelError {
 		l.mu.Lock()
 		l.bad = text
 		l.mu.Unlock()
-		l.log.Error("NATS: " + text)
 	}
+	l.log.Log(context.Background(), level, "NATS: "+text)
 }
 
 func (l *serverLog) worst() string {

@@ -134,7 +134,7 @@ func TestKafkaClusterThatComesBackIsFoundWithoutHands(t *testing.T) {
 		return err != nil
 	}, patience, time.Millisecond)
 
-	c = newKafka(t, kfake.DataDir(dir), kfake.SyncWrites(), kfake.Ports(port))
+	newKafka(t, kfake.DataDir(dir), kfake.SyncWrites(), kfake.Ports(port))
 	untilReady(t, b)
 	require.EventuallyWithT(t, func(a *assertCollector) {
 		require.NoError(a, publish(t, b, recorded("pay_after", 1))[0])

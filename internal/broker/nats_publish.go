@@ -86,10 +86,8 @@ func (n *NATS) message(e outbox.Recorded) (*nats.Msg, error) {
 	if isHeaderValue(e.TraceParent) {
 		m.Header.Set("traceparent", e.TraceParent)
 	}
-	// The client checks the body; the server counts the header and our batch's as well.
-	const batchHeaderBytesMax = 128
-	if most := n.conn.MaxPayload(); most > 0 && int64(m.Size()+batchHeaderBytesMax) > most {
-		return nil, refused("it is larger than the broker takes")
+	if most := n.conn.MaxPayload(); most > 0 && int64(len(body)) > most {
+		return nil, n.meaning(nats.ErrMaxPayload)
 	}
 	return m, nil
 }
@@ -98,21 +96,20 @@ func isSubjectToken(name string) bool {
 	return isHeaderValue(name) && !strings.ContainsAny(name, ".*>")
 }
 
-// sendBatch sends messages that are stored together or not at all. It reports a refusal when the server has answered that it
-// did not store them, and an error when nobody knows.
+// sendBatch sends messages that are stored together or not at all. It reports a refusal when they were certainly not stored
+// because of something in them, and an error when nobody knows.
 func (n *NATS) sendBatch(ctx context.Context, messages []*nats.Msg, part []int) (refused bool, err error) {
 	id := rand.Text()
 	for sequence, i := range part[:len(part)-1] {
-		// A copy: the message may be sent again by itself.
 		if err := n.conn.PublishMsg(inBatch(messages[i], id, sequence+1)); err != nil {
-			return false, err
+			return errors.Is(err, nats.ErrMaxPayload), err
 		}
 	}
 	last := inBatch(messages[part[len(part)-1]], id, len(part))
 	last.Header.Set(natsBatchCommit, "1")
 	reply, err := n.conn.RequestMsgWithContext(ctx, last)
 	if err != nil {
-		return false, err
+		return errors.Is(err, nats.ErrMaxPayload), err
 	}
 	var answer struct {
 		Error *jetstream.APIError `json:"error"`
@@ -131,6 +128,7 @@ func (n *NATS) sendBatch(ctx context.Context, messages []*nats.Msg, part []int) 
 	return false, nil
 }
 
+// inBatch returns a copy: the message itself may still have to be sent alone.
 func inBatch(m *nats.Msg, id string, sequence int) *nats.Msg {
 	out := nats.NewMsg(m.Subject)
 	out.Data = m.Data

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,6 +88,21 @@ func TestEventTooLargeForTheStreamIsRefusedAndTheOthersAreStored(t *testing.T) {
 	requireAllStored(t, errs[:20])
 	require.ErrorIs(t, errs[20], outbox.ErrRefused)
 	require.EqualValues(t, 20, h.info().State.Msgs)
+}
+
+// One that the client finds too large only together with the headers, in the middle of a batch.
+func TestEventThatIsTooLargeByAHeaderTakesNoOtherWithIt(t *testing.T) {
+	h := newNATS(t)
+	b := h.dial()
+	untilReady(t, b)
+	large := recorded("pay_large", 1)
+	body, err := events.Wrap("acme", large.TraceParent, large.Payload)
+	require.NoError(t, err)
+	room := 1<<20 - len(body)
+	large.Payload = []byte(strings.Replace(string(large.Payload), "inv-1", "inv-1"+strings.Repeat("x", room), 1))
+	errs := publish(t, b, append([]outbox.Recorded{large}, wave(20)...)...)
+	require.ErrorIs(t, errs[0], outbox.ErrRefused)
+	requireAllStored(t, errs[1:])
 }
 
 func (h *natsHouse) change(f func(*jetstream.StreamConfig)) {
@@ -183,7 +199,9 @@ func TestServerThatComesLateOrComesBackIsFoundWithoutHands(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, batch.Messages, 4)
 	h.stop()
-	require.Error(t, batch.Done(t.Context()), "an acknowledgement that nobody confirmed")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	require.Error(t, batch.Done(ctx), "an acknowledgement that nobody confirmed")
 	require.Error(t, b.Ready(t.Context()))
 
 	h.start()

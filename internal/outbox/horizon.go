@@ -1,6 +1,10 @@
 package outbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/paymentsd/paymentsd/internal/outbox/internal/outboxsql"
+)
 
 const (
 	// settleFor is how long a position that was seen stays above the horizon. Whoever was given a lower one at that time
@@ -13,8 +17,9 @@ const (
 // horizon says at which position a reading begins. It is a matter of speed alone: published rows stay in the index as long as
 // anybody's snapshot could see them as unpublished, and a reading has to step over each of them. So most readings begin a
 // little before the newest position that was seen. Whatever lies before that, because its transaction committed late, its
-// event was held back or its shard has come from another relay, is found by the readings from the beginning: one an
-// interval, or fewer when they are long.
+// event was held back or not acknowledged or its shard has come from another relay, is found by the readings from the
+// beginning: one an interval, or fewer when they are long. What comes behind such an event in its aggregate waits for it
+// (is_behind in DueEvents).
 type horizon struct {
 	every time.Duration
 
@@ -27,9 +32,6 @@ type horizon struct {
 }
 
 func newHorizon(every time.Duration) horizon { return horizon{every: every} }
-
-// forget makes the next reading one from the beginning.
-func (h *horizon) forget() { h.at, h.fromZero = 0, time.Time{} }
 
 // from is the position at which the next reading begins.
 func (h *horizon) from(now time.Time) int64 {
@@ -53,4 +55,20 @@ func (h *horizon) read(now time.Time, took time.Duration, from, last, next int64
 	if !now.Before(h.settleAt) {
 		h.floor, h.settled, h.settleAt = h.settled, h.newest, now.Add(settleFor)
 	}
+}
+
+// ends returns the last position of a reading and, when it was cut short by one of its limits, where the next has to begin so
+// that it misses nothing; else 0.
+func ends(rows []outboxsql.DueEventsRow, shardMax, rowsMax int) (last, next int64) {
+	ofShard := map[int16]int{}
+	for _, row := range rows {
+		last = row.Position
+		if ofShard[row.Shard]++; ofShard[row.Shard] == shardMax && next == 0 {
+			next = last + 1
+		}
+	}
+	if next == 0 && len(rows) == rowsMax {
+		next = last + 1
+	}
+	return last, next
 }

@@ -46,11 +46,16 @@ UPDATE outbox_shards SET relay_id = NULL, leased_until = NULL WHERE relay_id = @
 
 -- name: DueEvents :many
 -- What is to be published next, oldest first, of each shard at most shard_max. What is held back, and what comes behind it in
--- its aggregate, is passed over. Locks nothing: who may send is decided by the leases. OFFSET 0 keeps the inner query a look
--- into the small index of held events for each row; as a join it may be planned as a sort of the whole backlog. The transaction
--- around it sees to it that the outer one walks its index.
+-- its aggregate, is passed over. Locks nothing: who may send is decided by the leases. OFFSET 0 keeps the inner queries looks
+-- into an index for each row; as joins they may be planned as a sort or a hash of the whole backlog. The transaction around it
+-- sees to it that the outer one walks its index.
+-- A reading that does not begin at the beginning may see an event without the one before it, which it says: that the event
+-- before it is published is what allows an event to be sent, and sequences have no gaps.
 SELECT e.tenant_id, e.event_id, e.position::bigint AS position, e.aggregate_id, e.sequence, e.event_type, e.payload,
-       coalesce(e.trace_parent, '')::text AS trace_parent, e.attempts, e.shard
+       coalesce(e.trace_parent, '')::text AS trace_parent, e.attempts, e.shard,
+       (@from_position::bigint > 0 AND EXISTS (
+           SELECT FROM outbox_events b WHERE b.tenant_id = e.tenant_id AND b.aggregate_id = e.aggregate_id AND b.sequence = e.sequence - 1
+           AND b.published_at IS NULL AND b.position < @from_position OFFSET 0))::boolean AS is_behind
 FROM unnest(@shards::smallint[]) AS own (shard), LATERAL (
     SELECT * FROM outbox_events d
     WHERE d.shard = own.shard AND d.position >= @from_position::bigint AND d.published_at IS NULL AND d.refused_at IS NULL

@@ -130,12 +130,8 @@ func (r *Relay) pass(ctx context.Context) (more bool, err error) {
 	if err := r.record(ctx); err != nil {
 		return false, err // nothing is let go while another relay would publish it again
 	}
-	acquired, err := r.leases.keep(ctx)
-	if err != nil {
+	if err := r.leases.keep(ctx); err != nil {
 		return false, err
-	}
-	if acquired {
-		r.horizon.forget()
 	}
 	batch, more, err := r.read(ctx)
 	if err != nil {
@@ -168,23 +164,26 @@ func (r *Relay) read(ctx context.Context) (batch []due, more bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("read outbox: %w", err)
 	}
-	batch = make([]due, len(rows))
-	ofShard := map[int16]int{}
-	var last, next int64 // the end of this reading, and where the next goes on when this one was cut short
-	for i, row := range rows {
-		batch[i] = due{
+	last, next := ends(rows, shardMax, r.rows)
+	r.horizon.read(time.Now(), time.Since(began), from, last, next)
+	return r.sendable(rows), next != 0, nil
+}
+
+// sendable leaves out events that are read without the one before them. They are found together with it.
+func (r *Relay) sendable(rows []outboxsql.DueEventsRow) []due {
+	batch, behind := make([]due, 0, len(rows)), map[aggregate]bool{}
+	for _, row := range rows {
+		e := due{
 			Recorded: Recorded{Event{row.EventID, row.AggregateID, int(row.Sequence), row.EventType, row.Payload}, row.TenantID, row.TraceParent},
 			shard:    row.Shard, epoch: r.leases.epochs[row.Shard], attempts: int(row.Attempts)}
-		last = row.Position
-		if ofShard[row.Shard]++; ofShard[row.Shard] == shardMax && next == 0 {
-			next = last + 1
+		if row.IsBehind {
+			behind[e.aggregate()] = true
+		}
+		if !behind[e.aggregate()] {
+			batch = append(batch, e)
 		}
 	}
-	if next == 0 && len(rows) == r.rows {
-		next = last + 1
-	}
-	r.horizon.read(time.Now(), time.Since(began), from, last, next)
-	return batch, next != 0, nil
+	return batch
 }
 
 // send sends a batch in waves and notes what became of each event. It returns an error when the broker does not answer. It

@@ -147,6 +147,26 @@ func TestRelayThatWasOvertakenCanMarkNothing_I2(t *testing.T) {
 	require.Equal(t, slow.all()[0], h.tape.all()[0], "with the same id and bytes")
 }
 
+// I4: of what it had read, a relay that finds its shard taken sends no more: the other is further than that.
+func TestRelayThatFindsItsShardTakenSendsNoMoreOfWhatItRead_I4(t *testing.T) {
+	h := newHouse(t, pgtest.Pool(t))
+	h.append("pay_1", 1, 2)
+	stalled, wake := make(chan struct{}), make(chan struct{})
+	slow := &tape{}
+	slow.gates(func(context.Context) {
+		slow.gates(nil)
+		close(stalled)
+		<-wake
+	})
+	h.relay(slow, leaseFor(300*time.Millisecond))
+	<-stalled
+	h.relay(h.tape, leaseFor(time.Hour))
+	h.untilPublished(0)
+	close(wake)
+	h.eventually("its mark is refused", func() bool { return strings.Contains(h.log.String(), "relay was overtaken") })
+	require.Len(t, slow.all(), 1)
+}
+
 // A relay that cannot ask whether it still holds its lease stops when it may be over, by a clock of its own.
 func TestRelayThatCannotRenewSendsNothingAfterItsLease_I2(t *testing.T) {
 	url := pgtest.URL(t)

@@ -31,19 +31,12 @@ func newLeases(db outboxsql.DBTX, cfg RelayConfig) *leases {
 }
 
 // keep renews the leases, lets go what is over the relay's fair share and acquires what is free up to it, when it is time to.
-// It is called when nothing is on its way: what is let go is another's at once. It reports whether a shard was acquired.
-func (l *leases) keep(ctx context.Context) (acquired bool, err error) {
+// It is called when nothing is on its way: what is let go is another's at once.
+func (l *leases) keep(ctx context.Context) error {
 	if time.Since(l.asked) < l.every {
-		return false, nil
+		return nil
 	}
-	before := l.epochs
-	if err := l.hold(ctx, true); err != nil {
-		return false, err
-	}
-	for shard, epoch := range l.epochs {
-		acquired = acquired || before[shard] != epoch
-	}
-	return acquired, nil
+	return l.hold(ctx, true)
 }
 
 // renew renews the leases when half of their time is over, and changes nothing else.
@@ -73,8 +66,8 @@ func (l *leases) hold(ctx context.Context, mayRebalance bool) error {
 // valid reports whether the leases are surely ours.
 func (l *leases) valid() bool { return time.Now().Before(l.until) }
 
-// holds reports whether the event's shard is surely ours, and has been since the event was read.
-func (l *leases) holds(e due) bool { return l.epochs[e.shard] == e.epoch && l.valid() }
+// holds reports whether the event's shard has been ours, without a gap, since the event was read.
+func (l *leases) holds(e due) bool { return l.epochs[e.shard] == e.epoch }
 
 func (l *leases) shards() []int16 { return slices.Sorted(maps.Keys(l.epochs)) }
 

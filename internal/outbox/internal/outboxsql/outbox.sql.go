@@ -47,10 +47,13 @@ func (q *Queries) DeletePublished(ctx context.Context, db DBTX, arg DeletePublis
 
 const dueEvents = `-- name: DueEvents :many
 SELECT e.tenant_id, e.event_id, e.position::bigint AS position, e.aggregate_id, e.sequence, e.event_type, e.payload,
-       coalesce(e.trace_parent, '')::text AS trace_parent, e.attempts, e.shard
-FROM unnest($1::smallint[]) AS own (shard), LATERAL (
+       coalesce(e.trace_parent, '')::text AS trace_parent, e.attempts, e.shard,
+       ($1::bigint > 0 AND EXISTS (
+           SELECT FROM outbox_events b WHERE b.tenant_id = e.tenant_id AND b.aggregate_id = e.aggregate_id AND b.sequence = e.sequence - 1
+           AND b.published_at IS NULL AND b.position < $1 OFFSET 0))::boolean AS is_behind
+FROM unnest($2::smallint[]) AS own (shard), LATERAL (
     SELECT tenant_id, event_id, position, aggregate_id, sequence, event_type, payload, created_at, published_at, shard, trace_parent, attempts, held_until, refused_at, refusal FROM outbox_events d
-    WHERE d.shard = own.shard AND d.position >= $2::bigint AND d.published_at IS NULL AND d.refused_at IS NULL
+    WHERE d.shard = own.shard AND d.position >= $1::bigint AND d.published_at IS NULL AND d.refused_at IS NULL
       AND NOT EXISTS (SELECT FROM outbox_events h WHERE h.tenant_id = d.tenant_id AND h.aggregate_id = d.aggregate_id
                       AND h.sequence <= d.sequence AND h.published_at IS NULL AND h.held_until > now() OFFSET 0)
     ORDER BY d.position
@@ -61,8 +64,8 @@ LIMIT $4
 `
 
 type DueEventsParams struct {
-	Shards       []int16
 	FromPosition int64
+	Shards       []int16
 	ShardMax     int32
 	RowsMax      int32
 }
@@ -78,16 +81,19 @@ type DueEventsRow struct {
 	TraceParent string
 	Attempts    int32
 	Shard       int16
+	IsBehind    bool
 }
 
 // What is to be published next, oldest first, of each shard at most shard_max. What is held back, and what comes behind it in
-// its aggregate, is passed over. Locks nothing: who may send is decided by the leases. OFFSET 0 keeps the inner query a look
-// into the small index of held events for each row; as a join it may be planned as a sort of the whole backlog. The transaction
-// around it sees to it that the outer one walks its index.
+// its aggregate, is passed over. Locks nothing: who may send is decided by the leases. OFFSET 0 keeps the inner queries looks
+// into an index for each row; as joins they may be planned as a sort or a hash of the whole backlog. The transaction around it
+// sees to it that the outer one walks its index.
+// A reading that does not begin at the beginning may see an event without the one before it, which it says: that the event
+// before it is published is what allows an event to be sent, and sequences have no gaps.
 func (q *Queries) DueEvents(ctx context.Context, db DBTX, arg DueEventsParams) ([]DueEventsRow, error) {
 	rows, err := db.Query(ctx, dueEvents,
-		arg.Shards,
 		arg.FromPosition,
+		arg.Shards,
 		arg.ShardMax,
 		arg.RowsMax,
 	)
@@ -109,6 +115,7 @@ func (q *Queries) DueEvents(ctx context.Context, db DBTX, arg DueEventsParams) (
 			&i.TraceParent,
 			&i.Attempts,
 			&i.Shard,
+			&i.IsBehind,
 		); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/paymentsd/paymentsd/internal/outbox/internal/outboxsql"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
 )
 
@@ -88,6 +90,37 @@ func TestTheLastAttemptSetsAside(t *testing.T) {
 	require.NotEmpty(t, d.failed[0].refusal)
 }
 
+// The mark is what fences a relay that was overtaken, so each part of its condition is tried by itself.
+func TestMarkNeedsTheShardTheRelayAndTheEpoch(t *testing.T) {
+	pool := pgtest.Pool(t)
+	_, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+		VALUES ('acme', 'evt_1', 'pay_1', 1, 'PaymentCreated', '{}')`)
+	require.NoError(t, err)
+	var shard int16
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT shard FROM outbox_events`).Scan(&shard))
+	_, err = pool.Exec(t.Context(), `UPDATE outbox_shards SET relay_id = 'relay_1', epoch = 7, leased_until = now() - interval '1 h'`)
+	require.NoError(t, err)
+	mark := func(shard int16, relay string, epoch int64) (marked int64) {
+		row, err := outboxsql.New().MarkPublished(t.Context(), pool, outboxsql.MarkPublishedParams{
+			Shards: []int16{shard}, Epochs: []int64{epoch}, RelayID: relay, TenantIds: []string{"acme"}, EventIds: []string{"evt_1"}})
+		require.NoError(t, err)
+		back, err := outboxsql.New().HoldEventsBack(t.Context(), pool, outboxsql.HoldEventsBackParams{Shards: []int16{shard}, Epochs: []int64{epoch}, RelayID: relay,
+			TenantIds: []string{"acme"}, EventIds: []string{"evt_1"}, Pauses: []time.Duration{0}, Refusals: []string{""}})
+		require.NoError(t, err)
+		require.Equal(t, len(row.Held), len(back.Held))
+		if row.Marked == 0 {
+			require.Zero(t, back.HeldBack)
+		}
+		return row.Marked
+	}
+	require.Zero(t, mark((shard+1)%16, "relay_1", 7))
+	require.Zero(t, mark(shard, "relay_2", 7))
+	require.Zero(t, mark(shard, "relay_1", 6))
+	require.Zero(t, mark(shard, "relay_1", 8))
+	require.EqualValues(t, 1, mark(shard, "relay_1", 7), "also when the lease is over and nobody has taken over: the epoch fences, not the time")
+	require.Zero(t, mark(shard, "relay_1", 7), "once")
+}
+
 // J3: rows that an old snapshot keeps in the index are stepped over once an interval, or less often, and not at every reading.
 func TestReadingsBeginAtTheHorizonAndGoBackToTheBeginningNowAndThen_J3(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
@@ -108,8 +141,59 @@ func TestReadingsBeginAtTheHorizonAndGoBackToTheBeginningNowAndThen_J3(t *testin
 	require.EqualValues(t, 0, reading(settleFor, 500*time.Millisecond, 9000, 0))
 	require.EqualValues(t, 5000, reading(time.Second, 0, 9100, 0), "after a long one from the beginning a longer rest")
 	require.EqualValues(t, 0, reading(4*time.Second, 0, 9200, 9201))
-	h.forget()
-	require.EqualValues(t, 0, reading(time.Millisecond, 0, 9300, 0), "a shard was acquired")
+}
+
+// A reading that begins behind an unpublished event must not send what comes after it: the horizon is a matter of speed alone.
+func TestEventBelowTheHorizonIsWaitedForByThoseAboveIt_I4(t *testing.T) {
+	pool := pgtest.Pool(t)
+	_, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload)
+		SELECT 'acme', id, substr(id, 1, 1), substr(id, 2)::int, 'PaymentCreated', '{}' FROM unnest('{a1,b1,a2,b2,c1,a3}'::text[]) id`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `UPDATE outbox_events SET published_at = now() WHERE event_id = 'b1'`)
+	require.NoError(t, err)
+	var sent []string
+	r := NewRelay(pool, publisherFunc(func(wave []Recorded) []error {
+		for _, e := range wave {
+			sent = append(sent, e.ID)
+		}
+		return make([]error, len(wave))
+	}), RelayConfig{Interval: time.Hour, LeaseFor: time.Hour, Log: slog.Default()})
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT position FROM outbox_events WHERE event_id = 'a2'`).Scan(&r.horizon.floor))
+	r.horizon.fromZero = time.Now().Add(time.Hour)
+	_, err = r.pass(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b2", "c1"}, sent)
+	r.horizon.fromZero = time.Time{}
+	_, err = r.pass(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b2", "c1", "a1", "a2", "a3"}, sent)
+}
+
+type publisherFunc func([]Recorded) []error
+
+func (p publisherFunc) Publish(_ context.Context, wave []Recorded) []error { return p(wave) }
+
+func TestReadingThatWasCutShortIsGoneOnWithWhereItMissesNothing(t *testing.T) {
+	reading := func(positionsOfShard ...int64) (rows []outboxsql.DueEventsRow) { // position, shard, position, shard, …
+		for i := 0; i < len(positionsOfShard); i += 2 {
+			rows = append(rows, outboxsql.DueEventsRow{Position: positionsOfShard[i], Shard: int16(positionsOfShard[i+1])})
+		}
+		return rows
+	}
+	for _, c := range []struct {
+		rows       []outboxsql.DueEventsRow
+		last, next int64
+	}{
+		{reading(), 0, 0},
+		{reading(5, 0, 7, 1), 7, 0},
+		{reading(5, 0, 6, 0, 7, 1, 9, 2), 9, 7}, // shard 0 may have more from 7 on
+		{reading(5, 0, 6, 1, 7, 2, 8, 3, 9, 4), 9, 10},
+		{reading(5, 0, 6, 1, 7, 1, 8, 0, 9, 2), 9, 8},
+	} {
+		last, next := ends(c.rows, 2, 5)
+		require.Equal(t, c.last, last)
+		require.Equal(t, c.next, next)
+	}
 }
 
 // J3: after an outage the statistics are still those of a good day. A plan that collects and sorts the backlog does so for
@@ -131,7 +215,7 @@ func TestReadingWalksTheIndexWhateverTheStatisticsSay_J3(t *testing.T) {
 	}
 	plan := func(begin string) (plan string) {
 		require.NoError(t, pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
-			lines, err := tx.Query(t.Context(), "EXPLAIN "+string(query[1]), []int16{0, 1, 2, 3}, int64(0), int32(rowsMax), int32(rowsMax))
+			lines, err := tx.Query(t.Context(), "EXPLAIN "+string(query[1]), int64(7), []int16{0, 1, 2, 3}, int32(rowsMax), int32(rowsMax))
 			require.NoError(t, err)
 			texts, err := pgx.CollectRows(lines, pgx.RowTo[string])
 			plan = strings.Join(texts, "\n")
@@ -141,5 +225,6 @@ func TestReadingWalksTheIndexWhateverTheStatisticsSay_J3(t *testing.T) {
 	}
 	require.Contains(t, plan("BEGIN"), "Bitmap", "else this test shows nothing")
 	require.NotContains(t, plan(beginReading), "Bitmap")
+	require.NotContains(t, plan(beginReading), "Seq Scan")
 	require.Contains(t, plan(beginReading), "Index Scan using outbox_events_unpublished")
 }
