@@ -282,3 +282,34 @@ func TestKill9OfEverythingBehindTheAPIUnderLoad(t *testing.T) {
 	require.Eventually(t, func() bool { return c.stuck() == 0 }, 2*time.Minute, 200*time.Millisecond, "everything arrives without hands")
 	c.chainAudit(payments)
 }
+
+// The broker loses its disk with events that no consumer has seen. Nothing else can know that; "paymentsd republish" repairs it,
+// and gives nobody anything twice.
+func TestWhatTheBrokerLostIsRepublished(t *testing.T) {
+	c := prepareChain(t)
+	c.startLinks()
+	_, addr := c.api()
+	for n := range 20 {
+		if n == 10 { // the second half meets no consumer
+			c.eventually("the first half", func() bool { return c.stuck() == 0 })
+			for name, l := range c.links {
+				if strings.HasPrefix(name, "consume") {
+					l.now.kill()
+				}
+			}
+		}
+		c.settled(addr, fmt.Sprintf("inv-%d", n), fmt.Sprintf("inv-%d", n))
+	}
+	c.eventually("everything is published", func() bool { return c.count(`SELECT count(*) FROM outbox_events WHERE published_at IS NULL`) == 0 })
+	c.links["broker"].now.kill()
+	where := strings.TrimPrefix(c.settings["PAYMENTSD_NATS_URL"], "nats://") + " " + filepath.Join(t.TempDir(), "another disk")
+	c.link("broker", func() *process { return start(t, map[string]string{beBroker: where}) })
+	for _, role := range []string{"consume ledger", "consume receipts"} {
+		c.link(role+" again", func() *process { return c.role(role) })
+	}
+	republish := c.role("republish")
+	<-republish.done
+	require.Contains(t, republish.out.String(), "to be published again: 40")
+	c.eventually("everything arrives", func() bool { return c.stuck() == 0 })
+	c.chainAudit(20)
+}

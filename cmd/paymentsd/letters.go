@@ -111,6 +111,10 @@ func (c deadLettersRedriveCmd) Run(ctx context.Context, s config.Settings, log *
 	if err != nil {
 		return err
 	}
+	if c.Consumer == ofRelay {
+		fmt.Printf("to be published again: %d; what the broker refuses again is listed again\n", gone)
+		return nil
+	}
 	fmt.Printf("handled again: %d; failed again: %d\n", gone, failed)
 	if failed > 0 {
 		return errors.New("some failed again; deadletters list says why")
@@ -133,6 +137,27 @@ func (c deadLettersDiscardCmd) Run(ctx context.Context, s config.Settings) error
 	}
 	defer pool.Close()
 	return inbox.Discard(ctx, pool, c.Consumer, inbox.Key{TenantID: c.Tenant, MessageID: c.Message}, c.By, c.Reason)
+}
+
+type republishCmd struct {
+	Since time.Duration `default:"24h" help:"Events published within this time, as a duration. What was published longer ago than PAYMENTSD_OUTBOX_RETENTION may be gone."`
+}
+
+func (c republishCmd) Run(ctx context.Context, s config.Settings) error {
+	if c.Since <= 0 {
+		return fmt.Errorf("--since is %v: it must be longer than nothing", c.Since)
+	}
+	pool, err := openPool(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	events, err := outbox.Republish(ctx, pool, c.Since)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("to be published again: %d\n", events)
+	return nil
 }
 
 type receiptsCmd struct {

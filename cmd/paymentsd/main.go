@@ -34,6 +34,7 @@ type commands struct {
 	Tenant       tenantCmd       `cmd:"" help:"Make tenants and their accounts."`
 	APIKey       apiKeyCmd       `cmd:"" name:"apikey" help:"Issue, list and revoke API keys."`
 	Unknowns     unknownsCmd     `cmd:"" help:"List payments whose outcome nobody knows yet."`
+	Republish    republishCmd    `cmd:"" help:"Publish events again that were published within some time: after the broker has lost them."`
 	DeadLetters  deadLettersCmd  `cmd:"" name:"deadletters" help:"Look at events and messages that were set aside, and have them handled again."`
 	Receipts     receiptsCmd     `cmd:"" help:"Look at receipts, and decide about those that are in doubt."`
 	Healthcheck  healthcheckCmd  `cmd:"" help:"Exit with 0 when the process at PAYMENTSD_ADMIN_ADDR is ready; for containers."`

@@ -148,14 +148,21 @@ func (n *NATS) declare(ctx context.Context) (jetstream.Stream, error) {
 			// One synchronous write for a whole batch. Servers before 2.12 do not know the member and leave it out.
 			AllowAtomicPublish: true,
 		})
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
 			stream, err = n.js.Stream(ctx, natsStream)
+		case err == nil:
+			n.cfg.Log.InfoContext(ctx, "stream made; if there was one before, its events are gone: paymentsd republish sends them again", "stream", natsStream)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	cfg := stream.CachedInfo().Config
+	if wanted := max(n.cfg.NATSReplicas, 1); cfg.Replicas != wanted {
+		n.cfg.Log.WarnContext(ctx, "stream keeps its number of replicas; nats stream edit changes it", "stream", natsStream,
+			"replicas", cfg.Replicas, "setting", wanted)
+	}
 	if slices.Contains(cfg.Subjects, natsSubjects) {
 		return stream, nil
 	}

@@ -89,13 +89,11 @@ func (s *natsSource) declared(ctx context.Context) (jetstream.Consumer, error) {
 	if s.consumer != nil {
 		return s.consumer, nil
 	}
-	consumer, err := stream.Consumer(ctx, s.name)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		consumer, err = stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: s.name, AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy,
-			AckWait: s.nats.cfg.AckWait, MaxDeliver: -1, MaxAckPending: natsPendingMax,
-		})
-	}
+	// An existing one keeps its place in the stream; its ack wait becomes ours.
+	consumer, err := stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: s.name, AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckWait: s.nats.cfg.AckWait, MaxDeliver: -1, MaxAckPending: natsPendingMax,
+	})
 	if err != nil {
 		return nil, err
 	}

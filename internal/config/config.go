@@ -5,8 +5,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -93,6 +95,7 @@ func (s Settings) Check() error {
 		refuse("PAYMENTSD_PROVIDER_KEY_WINDOW", "is %v: nine tenths of it must be longer than PAYMENTSD_PROVIDER_LOOKUP_LAG (%v), or a lost request could never be sent again",
 			s.ProviderKeyWindow, s.ProviderLookupLag)
 	}
+	wrong = append(wrong, s.checkBroker()...)
 	if s.SetMax < 1 {
 		refuse("PAYMENTSD_SET_MAX", "is %d: it must be at least 1", s.SetMax)
 	}
@@ -112,6 +115,40 @@ func (s Settings) Check() error {
 		refuse("PAYMENTSD_PROVIDER_URL", "must be a URL such as http://127.0.0.1:8090")
 	}
 	return errors.Join(wrong...)
+}
+
+// shortest is what the times between processes have to be longer than: a commit and a notification have to fit in.
+const shortest = 100 * time.Millisecond
+
+// checkBroker refuses settings of the broker that cannot be right.
+func (s Settings) checkBroker() (wrong []error) {
+	refuse := func(variable, why string, args ...any) {
+		wrong = append(wrong, fmt.Errorf("%s %s", variable, fmt.Sprintf(why, args...)))
+	}
+	for _, server := range strings.Split(s.NATS(), ",") {
+		u, err := url.Parse(strings.TrimSpace(server))
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			refuse("PAYMENTSD_NATS_URL", "must be URLs such as nats://127.0.0.1:4222, separated by commas")
+			break
+		}
+	}
+	if s.NATSReplicas != 1 && s.NATSReplicas != 3 && s.NATSReplicas != 5 {
+		refuse("PAYMENTSD_NATS_REPLICAS", "is %d: it must be 1, 3 or 5", s.NATSReplicas)
+	}
+	if s.Broker == "kafka" {
+		for _, server := range strings.Split(s.KafkaBrokers, ",") {
+			if host, port, err := net.SplitHostPort(strings.TrimSpace(server)); err != nil || host == "" || port == "" {
+				refuse("PAYMENTSD_KAFKA_BROKERS", "must be host:port, or several separated by commas")
+				break
+			}
+		}
+	}
+	for variable, d := range map[string]time.Duration{"PAYMENTSD_RELAY_LEASE": s.RelayLease, "PAYMENTSD_ACK_WAIT": s.AckWait} {
+		if d < shortest {
+			refuse(variable, "is %v: it must be at least %v", d, shortest)
+		}
+	}
+	return wrong
 }
 
 // NeedDatabase refuses a role that cannot do without DATABASE_URL.

@@ -118,8 +118,8 @@ func readPayment(data []byte) (Payment, error) {
 		return p, malformed("no paymentId or accountId")
 	case strings.HasPrefix(string(p.Type), "Refund") != (p.ParentPaymentID != "") || p.ParentPaymentID != "" && !idForm.MatchString(p.ParentPaymentID):
 		return p, malformed("parentPaymentId is a refund's, and every refund's")
-	case p.OccurredAt.IsZero():
-		return p, malformed("no occurredAt")
+	case p.OccurredAt.UTC().Year() < 1970 || p.OccurredAt.UTC().Year() > 9999:
+		return p, malformed("occurredAt is no time at which anything was paid")
 	case notMoney != nil || !currencyForm.MatchString(p.Currency):
 		return p, malformed("amount and currency are no money")
 	case p.MerchantReference == "" || utf8.RuneCountInString(p.MerchantReference) > referenceCharsMax || !textForm.MatchString(p.MerchantReference):

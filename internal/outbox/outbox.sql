@@ -128,6 +128,26 @@ WITH redriven AS (
 )
 SELECT (SELECT count(*) FROM redriven) AS redriven FROM pg_notify('outbox_events', '');
 
+-- name: RepublishEvents :one
+-- Makes one small batch of published events unpublished, of those published between two times. Locks them. Sending an event
+-- again is harmless. "until" stands still, so that what a relay publishes meanwhile is not taken again.
+WITH again AS MATERIALIZED (
+    SELECT tenant_id, aggregate_id, sequence, published_at FROM outbox_events
+    WHERE published_at >= @since::timestamptz AND published_at < @until::timestamptz
+    ORDER BY published_at
+    LIMIT @rows_max
+    FOR UPDATE
+), unpublished AS (
+    UPDATE outbox_events e SET published_at = NULL FROM again
+    WHERE e.tenant_id = again.tenant_id AND e.aggregate_id = again.aggregate_id AND e.sequence = again.sequence
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM unpublished) AS events FROM pg_notify('outbox_events', '');
+
+-- name: Span :one
+-- A span of time that ends now, by the clock that published_at is written with.
+SELECT (now() - @ago::interval)::timestamptz AS since, now()::timestamptz AS until;
+
 -- name: RingBell :exec
 -- Wakes the relays. In a transaction of its own: commits that notify wait for each other, and a payment must not. The commit
 -- does not wait for the disk.

@@ -310,6 +310,7 @@ func (s *spell) note(ctx context.Context, log *slog.Logger, err error) {
 		s.began, s.said = time.Now(), time.Time{}
 	}
 	switch {
+	case err != nil && ctx.Err() != nil: // told to end
 	case err != nil && time.Since(s.said) > sayEvery:
 		s.said = time.Now()
 		log.WarnContext(ctx, "relay cannot go on and tries until it can", "error", err, "since", s.began)

@@ -47,8 +47,8 @@ const (
 const (
 	// callbackConsumer is this package's name in the inbox.
 	callbackConsumer = "provider-webhooks"
-	// callbacksMax is more callbacks than one order has honest reasons for. Payments with more are not judged by them.
-	callbacksMax = 20
+	// callbacksMax bounds what is read about one payment. All that say different things come first, so more of them add nothing.
+	callbacksMax = 100
 	// settlingMax bounds the payments that callbacks make a process drive at once, or wait for. What is more is left to recovery.
 	settlingMax = 100
 )
@@ -201,7 +201,7 @@ func (s *Service) freeKey(ctx context.Context, scope idempotency.Scope) (idempot
 func (s *Service) toldAbout(ctx context.Context, p Payment) (callbacks, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryFor)
 	defer cancel()
-	rows, err := s.sql.ListCallbacks(ctx, s.db, paymentssql.ListCallbacksParams{TenantID: p.TenantID, PaymentID: p.ID, RowsMax: callbacksMax + 1})
+	rows, err := s.sql.ListCallbacks(ctx, s.db, paymentssql.ListCallbacksParams{TenantID: p.TenantID, PaymentID: p.ID, RowsMax: callbacksMax})
 	if err != nil {
 		return nil, unavailable("read callbacks", err)
 	}
@@ -240,7 +240,7 @@ func (c callback) judge(p Payment) callbackVerdict {
 
 // believe is the outcome that the callbacks prove together. It is Unknown when they do not.
 func (told callbacks) believe(p Payment) provider.Result {
-	if len(told) == 0 || len(told) > callbacksMax {
+	if len(told) == 0 {
 		return provider.Result{}
 	}
 	first := told[0]

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paymentsd/paymentsd/internal/money"
 	"github.com/paymentsd/paymentsd/internal/pgtest"
 	"github.com/paymentsd/paymentsd/internal/provider"
 )
@@ -426,16 +425,25 @@ func TestCallbackIsRefusedWithoutADatabase(t *testing.T) {
 	require.Zero(t, h.count(`SELECT count(*) FROM consumer_inbox`)+h.count(`SELECT count(*) FROM provider_callbacks`))
 }
 
-func TestOneOrderWithTooManyCallbacksIsAskedAbout(t *testing.T) {
-	c := callback{kind: KindPayment, key: "provider_payment_pay_1", amountMinor: 1000, currency: "EUR", claim: claim{provider.Confirmed, "ch_1", ""}}
-	amount, err := money.Stored(1000, "EUR")
-	require.NoError(t, err)
-	p := Payment{ID: "pay_1", Kind: KindPayment, Amount: amount, Sends: 1, State: UnknownRequiresRecovery}
-	told := callbacks{}
-	require.Equal(t, provider.Unknown, told.believe(p).Outcome, "nothing is on file")
-	for range callbacksMax {
-		told = append(told, c)
-		require.Equal(t, provider.Result{Outcome: provider.Confirmed, ChargeID: "ch_1", Reason: "webhook"}, told.believe(p))
+// However many callbacks there are, they are believed when they agree, and not when a single one of them does not.
+func TestAnyNumberOfCallbacksIsBelievedUnlessOneDisagrees(t *testing.T) {
+	for _, last := range []string{"", "another charge"} {
+		h := setup(t)
+		s := h.service(nil, nil)
+		_, id := h.lost(s)
+		p, err := s.Get(t.Context(), "acme", id)
+		require.NoError(t, err)
+		_, err = h.pool.Exec(t.Context(), `INSERT INTO provider_callbacks (tenant_id, webhook_id, payment_id, kind, outcome, provider_key, charge_id,
+			amount_minor, currency, verdict)
+			SELECT 'acme', 'msg_' || n, $1, 'PAYMENT', 'CONFIRMED', $2, CASE WHEN n = 250 AND $3 <> '' THEN 'ch_2' ELSE 'ch_1' END, $4, 'EUR', 'WAITING'
+			FROM generate_series(1, 250) n`, id, p.order().Key, last, p.Amount.Minor())
+		require.NoError(t, err)
+		told, err := s.toldAbout(t.Context(), p)
+		require.NoError(t, err)
+		want := provider.Confirmed
+		if last != "" {
+			want = provider.Unknown
+		}
+		require.Equal(t, want, told.believe(p).Outcome)
 	}
-	require.Equal(t, provider.Unknown, append(told, c).believe(p).Outcome)
 }

@@ -233,10 +233,13 @@ VALUES (@tenant_id, @webhook_id, @payment_id, @kind, @outcome, @provider_key, @c
 ON CONFLICT DO NOTHING;
 
 -- name: ListCallbacks :many
--- Locks nothing; served by the index of payments. In the order in which they came.
+-- Locks nothing; served by the index of payments. In the order in which they came, but first one of each that says something
+-- else: however many there are, the first page holds all there is to contradict.
 SELECT webhook_id, kind, outcome, provider_key, charge_id, amount_minor, currency, coalesce(decline_code, '')::text AS decline_code, verdict
 FROM provider_callbacks WHERE tenant_id = @tenant_id AND payment_id = @payment_id
-ORDER BY received_at, webhook_id LIMIT @rows_max;
+ORDER BY row_number() OVER (PARTITION BY kind, outcome, provider_key, charge_id, amount_minor, currency, decline_code
+                            ORDER BY received_at, webhook_id), received_at, webhook_id
+LIMIT @rows_max;
 
 -- name: JudgeCallbacks :exec
 -- Locks the rows of one payment's callbacks. A verdict that somebody else has changed since it was read is left alone.

@@ -82,6 +82,9 @@ func ParseAddresses(from, to string) (Addresses, error) {
 	if !strings.Contains(to, "@") {
 		return Addresses{}, errors.New("the recipient of receipts is no mail address in which {tenant} and {account} can be replaced")
 	}
+	if strings.ContainsAny(strings.NewReplacer("{tenant}", "", "{account}", "").Replace(to), "{}") {
+		return Addresses{}, errors.New("the recipient of receipts has braces around something other than {tenant} and {account}")
+	}
 	if _, err := a.recipient("tenant", "account"); err != nil {
 		return Addresses{}, fmt.Errorf("the recipient of receipts is no mail address: %w", err)
 	}

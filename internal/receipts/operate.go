@@ -25,8 +25,8 @@ const (
 var (
 	// ErrNotFound: the tenant has no such receipt.
 	ErrNotFound = errors.New("receipt not found")
-	// ErrNotYours: only a receipt that failed or is in doubt is a person's to decide about.
-	ErrNotYours = errors.New("receipt is neither in doubt nor failed")
+	// ErrNotYours: only a receipt that failed or is in doubt can be sent again, and only one in doubt can be confirmed.
+	ErrNotYours = errors.New("the receipt's status does not leave that to a person")
 )
 
 // Receipt is a receipt as operators see it. What it says and to whom is not shown.

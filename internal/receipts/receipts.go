@@ -65,8 +65,21 @@ func (w writer) write(ctx context.Context, tx pgx.Tx, fresh []inbox.Received[eve
 		p.OccurredAt = append(p.OccurredAt, r.Event.OccurredAt)
 		p.MessageIds = append(p.MessageIds, id+"."+r.TenantID+"@"+w.domain)
 	}
-	if _, err := receiptssql.New().InsertReceipts(ctx, tx, p); err != nil {
+	written, err := receiptssql.New().InsertReceipts(ctx, tx, p)
+	if err != nil {
 		return fmt.Errorf("write receipts: %w", err)
+	}
+	if int(written) == len(fresh) {
+		return nil
+	}
+	// Some were there already. The same again is nothing new; something else about one payment has to be seen by a person.
+	contradicted, err := receiptssql.New().FindContradictions(ctx, tx, receiptssql.FindContradictionsParams{TenantIds: p.TenantIds,
+		ReceiptIds: p.ReceiptIds, AccountIds: p.AccountIds, AmountsMinor: p.AmountsMinor, Currencies: p.Currencies, MerchantReferences: p.MerchantReferences})
+	if err != nil {
+		return fmt.Errorf("compare receipts: %w", err)
+	}
+	if len(contradicted) > 0 {
+		return &inbox.Refusal{Reason: "contradicts_receipt", Why: contradicted[0] + " is written with another amount, currency, account or reference"}
 	}
 	return nil
 }

@@ -14,6 +14,20 @@ FROM (SELECT unnest(@tenant_ids::text[])          AS tenant_id,
 ORDER BY tenant_id, receipt_id
 ON CONFLICT DO NOTHING;
 
+-- name: FindContradictions :many
+-- Locks nothing. Receipts that are written and say something else than what is asked for.
+SELECT r.receipt_id
+FROM (SELECT unnest(@tenant_ids::text[])          AS tenant_id,
+             unnest(@receipt_ids::text[])         AS receipt_id,
+             unnest(@account_ids::text[])         AS account_id,
+             unnest(@amounts_minor::bigint[])     AS amount_minor,
+             unnest(@currencies::text[])          AS currency,
+             unnest(@merchant_references::text[]) AS merchant_reference) asked
+JOIN receipts r ON r.tenant_id = asked.tenant_id AND r.receipt_id = asked.receipt_id
+WHERE (r.account_id, r.amount_minor, r.currency, r.merchant_reference)
+      IS DISTINCT FROM (asked.account_id, asked.amount_minor, asked.currency, asked.merchant_reference)
+LIMIT 1;
+
 -- name: AcquireDueReceipt :one
 -- The intent, committed before a word is said to the mail server. Locks the row it takes and skips those that others take.
 WITH due AS MATERIALIZED (

@@ -45,6 +45,18 @@ func TestBusinessKeyDecidesWhenTheInboxHasForgotten(t *testing.T) {
 	require.Equal(t, 601, h.count(`SELECT count(*) FROM receipts`), "another tenant's")
 }
 
+// The same payment under another event, saying something else: a person sees it, and the receipt stays as it was written.
+func TestContradictionIsSeenAndChangesNothing(t *testing.T) {
+	h := setup(t)
+	other := settled(1)
+	other.EventID, other.Amount = "evt_other", "99.00"
+	h.consume(message(t, "acme", settled(1)), message(t, "acme", other), message(t, "acme", settled(2))) // in one batch
+	h.consume(message(t, "acme", other))                                                                 // and again
+	require.Equal(t, 2, h.count(`SELECT count(*) FROM receipts WHERE amount_minor = 1000`))
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM dead_letters WHERE reason = 'contradicts_receipt' AND message_id = 'evt_other'`))
+	require.Equal(t, 1, h.count(`SELECT count(*) FROM dead_letters`))
+}
+
 // I4: "receipts likewise": one message to two instances at the same instant, and cut commits.
 func TestI4OneReceiptWhateverIsCut(t *testing.T) {
 	for name, cut := range map[string]func(*pgtest.Proxy) *pgtest.Cut{

@@ -80,6 +80,8 @@ func (s *Sender) work(ctx context.Context, every time.Duration) {
 			me = newName()
 		}
 		switch {
+		case err != nil && ctx.Err() != nil:
+			return // told to end
 		case err != nil:
 			s.log.ErrorContext(ctx, "sending receipts failed", "error", err)
 		case found && !result.Down:
@@ -90,7 +92,7 @@ func (s *Sender) work(ctx context.Context, every time.Duration) {
 			sleep(ctx, backOff(time.Second, down, downPauseMax))
 			continue
 		}
-		if err := s.tidy(ctx, me); err != nil {
+		if err := s.tidy(ctx, me); err != nil && ctx.Err() == nil {
 			s.log.ErrorContext(ctx, "sending receipts failed", "error", err)
 		}
 		sleep(ctx, every)

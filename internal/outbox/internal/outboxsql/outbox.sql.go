@@ -434,6 +434,36 @@ func (q *Queries) RefusedEvents(ctx context.Context, db DBTX, rowsMax int32) ([]
 	return items, nil
 }
 
+const republishEvents = `-- name: RepublishEvents :one
+WITH again AS MATERIALIZED (
+    SELECT tenant_id, aggregate_id, sequence, published_at FROM outbox_events
+    WHERE published_at >= $1::timestamptz AND published_at < $2::timestamptz
+    ORDER BY published_at
+    LIMIT $3
+    FOR UPDATE
+), unpublished AS (
+    UPDATE outbox_events e SET published_at = NULL FROM again
+    WHERE e.tenant_id = again.tenant_id AND e.aggregate_id = again.aggregate_id AND e.sequence = again.sequence
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM unpublished) AS events FROM pg_notify('outbox_events', '')
+`
+
+type RepublishEventsParams struct {
+	Since   time.Time
+	Until   time.Time
+	RowsMax int32
+}
+
+// Makes one small batch of published events unpublished, of those published between two times. Locks them. Sending an event
+// again is harmless. "until" stands still, so that what a relay publishes meanwhile is not taken again.
+func (q *Queries) RepublishEvents(ctx context.Context, db DBTX, arg RepublishEventsParams) (int64, error) {
+	row := db.QueryRow(ctx, republishEvents, arg.Since, arg.Until, arg.RowsMax)
+	var events int64
+	err := row.Scan(&events)
+	return events, err
+}
+
 const ringBell = `-- name: RingBell :exec
 SELECT pg_notify('outbox_events', '') FROM set_config('synchronous_commit', 'off', true)
 `
@@ -443,4 +473,21 @@ SELECT pg_notify('outbox_events', '') FROM set_config('synchronous_commit', 'off
 func (q *Queries) RingBell(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, ringBell)
 	return err
+}
+
+const span = `-- name: Span :one
+SELECT (now() - $1::interval)::timestamptz AS since, now()::timestamptz AS until
+`
+
+type SpanRow struct {
+	Since time.Time
+	Until time.Time
+}
+
+// A span of time that ends now, by the clock that published_at is written with.
+func (q *Queries) Span(ctx context.Context, db DBTX, ago time.Duration) (SpanRow, error) {
+	row := db.QueryRow(ctx, span, ago)
+	var i SpanRow
+	err := row.Scan(&i.Since, &i.Until)
+	return i, err
 }

@@ -80,7 +80,9 @@ func (q *Queries) JudgeCallbacks(ctx context.Context, db DBTX, arg JudgeCallback
 const listCallbacks = `-- name: ListCallbacks :many
 SELECT webhook_id, kind, outcome, provider_key, charge_id, amount_minor, currency, coalesce(decline_code, '')::text AS decline_code, verdict
 FROM provider_callbacks WHERE tenant_id = $1 AND payment_id = $2
-ORDER BY received_at, webhook_id LIMIT $3
+ORDER BY row_number() OVER (PARTITION BY kind, outcome, provider_key, charge_id, amount_minor, currency, decline_code
+                            ORDER BY received_at, webhook_id), received_at, webhook_id
+LIMIT $3
 `
 
 type ListCallbacksParams struct {
@@ -101,7 +103,8 @@ type ListCallbacksRow struct {
 	Verdict     string
 }
 
-// Locks nothing; served by the index of payments. In the order in which they came.
+// Locks nothing; served by the index of payments. In the order in which they came, but first one of each that says something
+// else: however many there are, the first page holds all there is to contradict.
 func (q *Queries) ListCallbacks(ctx context.Context, db DBTX, arg ListCallbacksParams) ([]ListCallbacksRow, error) {
 	rows, err := db.Query(ctx, listCallbacks, arg.TenantID, arg.PaymentID, arg.RowsMax)
 	if err != nil {

@@ -142,6 +142,57 @@ func (q *Queries) DoubtAbandoned(ctx context.Context, db DBTX, rowsMax int32) (i
 	return result.RowsAffected(), nil
 }
 
+const findContradictions = `-- name: FindContradictions :many
+SELECT r.receipt_id
+FROM (SELECT unnest($1::text[])          AS tenant_id,
+             unnest($2::text[])         AS receipt_id,
+             unnest($3::text[])         AS account_id,
+             unnest($4::bigint[])     AS amount_minor,
+             unnest($5::text[])          AS currency,
+             unnest($6::text[]) AS merchant_reference) asked
+JOIN receipts r ON r.tenant_id = asked.tenant_id AND r.receipt_id = asked.receipt_id
+WHERE (r.account_id, r.amount_minor, r.currency, r.merchant_reference)
+      IS DISTINCT FROM (asked.account_id, asked.amount_minor, asked.currency, asked.merchant_reference)
+LIMIT 1
+`
+
+type FindContradictionsParams struct {
+	TenantIds          []string
+	ReceiptIds         []string
+	AccountIds         []string
+	AmountsMinor       []int64
+	Currencies         []string
+	MerchantReferences []string
+}
+
+// Locks nothing. Receipts that are written and say something else than what is asked for.
+func (q *Queries) FindContradictions(ctx context.Context, db DBTX, arg FindContradictionsParams) ([]string, error) {
+	rows, err := db.Query(ctx, findContradictions,
+		arg.TenantIds,
+		arg.ReceiptIds,
+		arg.AccountIds,
+		arg.AmountsMinor,
+		arg.Currencies,
+		arg.MerchantReferences,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var receipt_id string
+		if err := rows.Scan(&receipt_id); err != nil {
+			return nil, err
+		}
+		items = append(items, receipt_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getReceipt = `-- name: GetReceipt :one
 SELECT r.tenant_id, r.receipt_id, r.payment_id, r.account_id, r.amount_minor, r.currency, r.merchant_reference, r.occurred_at, r.message_id, r.status, r.attempts, r.next_attempt_at, r.lease_epoch, r.locked_until, r.sender_id, r.last_error, r.sent_at, r.created_at, r.updated_at FROM receipts r WHERE tenant_id = $1 AND receipt_id = $2
 `
