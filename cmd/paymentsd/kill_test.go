@@ -91,7 +91,7 @@ func TestKill9InEveryWindow(t *testing.T) {
 				if back == "recovery worker" {
 					worker := v.role("recover")
 					v.eventually("recovery", func() bool {
-						return v.count(`SELECT count(*) FROM idempotency_requests WHERE next_attempt_at IS NOT NULL`) == 0
+						return v.count(`SELECT count(*) FROM idempotency_requests WHERE status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')`) == 0
 					})
 					defer worker.end()
 				}

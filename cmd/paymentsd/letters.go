@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/paymentsd/paymentsd/internal/config"
 	"github.com/paymentsd/paymentsd/internal/inbox"
 	"github.com/paymentsd/paymentsd/internal/ledger"
@@ -35,38 +37,35 @@ type deadLettersListCmd struct {
 }
 
 func (c deadLettersListCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONSUMER\tTENANT\tMESSAGE\tSUBJECT\tSEQUENCE\tSINCE\tATTEMPTS\tREASON\tWHY")
-	if c.Consumer == "" || c.Consumer == ofRelay {
-		refused, err := outbox.ListRefused(ctx, pool, c.Max)
-		if err != nil {
-			return err
-		}
-		for _, r := range refused {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d\trefused\t%s; %d later events wait\n", ofRelay, r.TenantID, r.EventID, r.AggregateID,
-				r.Sequence, r.RefusedAt.UTC().Format(time.RFC3339), r.Attempts, r.Refusal, r.Waiting)
-		}
-	}
-	if c.Consumer != ofRelay {
-		letters, err := inbox.ListDeadLetters(ctx, pool, inbox.Query{Consumer: c.Consumer, WithDiscarded: c.Discarded, Max: c.Max})
-		if err != nil {
-			return err
-		}
-		for _, l := range letters {
-			why := l.Error
-			if l.Discarded != nil {
-				why = fmt.Sprintf("given up by %s: %s", l.Discarded.By, l.Discarded.Why)
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "CONSUMER\tTENANT\tMESSAGE\tSUBJECT\tSEQUENCE\tSINCE\tATTEMPTS\tREASON\tWHY")
+		if c.Consumer == "" || c.Consumer == ofRelay {
+			refused, err := outbox.ListRefused(ctx, pool, c.Max)
+			if err != nil {
+				return err
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s (%s)\n", l.Consumer, l.TenantID, l.MessageID, l.AggregateID, l.Sequence,
-				l.FirstAt.UTC().Format(time.RFC3339), l.Attempts, l.Reason, why, l.Reference)
+			for _, r := range refused {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d\trefused\t%s; %d later events wait\n", ofRelay, r.TenantID, r.EventID, r.AggregateID,
+					r.Sequence, r.RefusedAt.UTC().Format(time.RFC3339), r.Attempts, r.Refusal, r.Waiting)
+			}
 		}
-	}
-	return w.Flush()
+		if c.Consumer != ofRelay {
+			letters, err := inbox.ListDeadLetters(ctx, pool, inbox.Query{Consumer: c.Consumer, WithDiscarded: c.Discarded, Max: c.Max})
+			if err != nil {
+				return err
+			}
+			for _, l := range letters {
+				why := l.Error
+				if l.Discarded != nil {
+					why = fmt.Sprintf("given up by %s: %s", l.Discarded.By, l.Discarded.Why)
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s (%s)\n", l.Consumer, l.TenantID, l.MessageID, l.AggregateID, l.Sequence,
+					l.FirstAt.UTC().Format(time.RFC3339), l.Attempts, l.Reason, why, l.Reference)
+			}
+		}
+		return w.Flush()
+	})
 }
 
 type deadLettersRedriveCmd struct {
@@ -80,46 +79,44 @@ func (c deadLettersRedriveCmd) Run(ctx context.Context, s config.Settings, log *
 	if c.All == (c.Message != "") {
 		return errors.New("name one message by tenant and id, or say --all")
 	}
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	var gone, failed int
-	switch {
-	case c.Consumer == ofRelay && c.All:
-		var events int64
-		events, err = outbox.RedriveAll(ctx, pool)
-		gone = int(events)
-	case c.Consumer == ofRelay:
-		err, gone = outbox.Redrive(ctx, pool, c.Tenant, c.Message), 1
-	default:
-		consumer := ledger.NewConsumer(pool, nil, log)
-		if c.Consumer == receipts.ConsumerName {
-			addresses, err := addressesOf(s)
-			if err != nil {
-				return err
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		var gone, failed int
+		var err error
+		switch {
+		case c.Consumer == ofRelay && c.All:
+			var events int64
+			events, err = outbox.RedriveAll(ctx, pool)
+			gone = int(events)
+		case c.Consumer == ofRelay:
+			err, gone = outbox.Redrive(ctx, pool, c.Tenant, c.Message), 1
+		default:
+			consumer := ledger.NewConsumer(pool, nil, log)
+			if c.Consumer == receipts.ConsumerName {
+				addresses, err := addressesOf(s)
+				if err != nil {
+					return err
+				}
+				consumer = receipts.NewConsumer(pool, nil, addresses, log)
 			}
-			consumer = receipts.NewConsumer(pool, nil, addresses, log)
+			if c.All {
+				gone, failed, err = consumer.RedriveAll(ctx)
+			} else {
+				gone, err = consumer.Redrive(ctx, inbox.Key{TenantID: c.Tenant, MessageID: c.Message})
+			}
 		}
-		if c.All {
-			gone, failed, err = consumer.RedriveAll(ctx)
-		} else {
-			gone, err = consumer.Redrive(ctx, inbox.Key{TenantID: c.Tenant, MessageID: c.Message})
+		if err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return err
-	}
-	if c.Consumer == ofRelay {
-		fmt.Printf("to be published again: %d; what the broker refuses again is listed again\n", gone)
+		if c.Consumer == ofRelay {
+			fmt.Printf("to be published again: %d; what the broker refuses again is listed again\n", gone)
+			return nil
+		}
+		fmt.Printf("handled again: %d; failed again: %d\n", gone, failed)
+		if failed > 0 {
+			return errors.New("some failed again; deadletters list says why")
+		}
 		return nil
-	}
-	fmt.Printf("handled again: %d; failed again: %d\n", gone, failed)
-	if failed > 0 {
-		return errors.New("some failed again; deadletters list says why")
-	}
-	return nil
+	})
 }
 
 type deadLettersDiscardCmd struct {
@@ -131,12 +128,9 @@ type deadLettersDiscardCmd struct {
 }
 
 func (c deadLettersDiscardCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return inbox.Discard(ctx, pool, c.Consumer, inbox.Key{TenantID: c.Tenant, MessageID: c.Message}, c.By, c.Reason)
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		return inbox.Discard(ctx, pool, c.Consumer, inbox.Key{TenantID: c.Tenant, MessageID: c.Message}, c.By, c.Reason)
+	})
 }
 
 type republishCmd struct {
@@ -147,17 +141,14 @@ func (c republishCmd) Run(ctx context.Context, s config.Settings) error {
 	if c.Since <= 0 {
 		return fmt.Errorf("--since is %v: it must be longer than nothing", c.Since)
 	}
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	events, err := outbox.Republish(ctx, pool, c.Since)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("to be published again: %d\n", events)
-	return nil
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		events, err := outbox.Republish(ctx, pool, c.Since)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("to be published again: %d\n", events)
+		return nil
+	})
 }
 
 type receiptsCmd struct {
@@ -172,22 +163,19 @@ type receiptsListCmd struct {
 }
 
 func (c receiptsListCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	list, err := receipts.List(ctx, pool, c.Status, receipts.Receipt{}, c.Max)
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TENANT\tRECEIPT\tSTATUS\tATTEMPTS\tLAST ERROR\tMESSAGE-ID\tCREATED\tSENT")
-	for _, r := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.TenantID, r.ID, r.Status, r.Attempts, r.LastError, r.MessageID,
-			r.CreatedAt.UTC().Format(time.RFC3339), when(r.SentAt))
-	}
-	return w.Flush()
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		list, err := receipts.List(ctx, pool, c.Status, receipts.Receipt{}, c.Max)
+		if err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "TENANT\tRECEIPT\tSTATUS\tATTEMPTS\tLAST ERROR\tMESSAGE-ID\tCREATED\tSENT")
+		for _, r := range list {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.TenantID, r.ID, r.Status, r.Attempts, r.LastError, r.MessageID,
+				r.CreatedAt.UTC().Format(time.RFC3339), when(r.SentAt))
+		}
+		return w.Flush()
+	})
 }
 
 type receiptsResendCmd struct {
@@ -196,12 +184,7 @@ type receiptsResendCmd struct {
 }
 
 func (c receiptsResendCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return receipts.Resend(ctx, pool, c.Tenant, c.Receipt)
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error { return receipts.Resend(ctx, pool, c.Tenant, c.Receipt) })
 }
 
 type receiptsConfirmCmd struct {
@@ -210,10 +193,5 @@ type receiptsConfirmCmd struct {
 }
 
 func (c receiptsConfirmCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return receipts.ConfirmSent(ctx, pool, c.Tenant, c.Receipt)
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error { return receipts.ConfirmSent(ctx, pool, c.Tenant, c.Receipt) })
 }

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/paymentsd/paymentsd/internal/accounts"
 	"github.com/paymentsd/paymentsd/internal/api"
 	"github.com/paymentsd/paymentsd/internal/config"
@@ -70,13 +72,10 @@ type tenantAccountCmd struct {
 }
 
 func (c tenantAccountCmd) Run(ctx context.Context, s config.Settings) error {
-	pool, err := openPool(ctx, s)
-	if err != nil {
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		_, _, err := accounts.NewRegister(pool).Put(ctx, c.Tenant, c.Account, accounts.Open)
 		return err
-	}
-	defer pool.Close()
-	_, _, err = accounts.NewRegister(pool).Put(ctx, c.Tenant, c.Account, accounts.Open)
-	return err
+	})
 }
 
 type apiKeyCmd struct {
@@ -133,19 +132,23 @@ func (c apiKeyRevokeCmd) Run(ctx context.Context, s config.Settings) error {
 }
 
 func withDirectory(ctx context.Context, s config.Settings, do func(*tenants.Directory) error) error {
+	return withPool(ctx, s, func(pool *pgxpool.Pool) error {
+		err := do(tenants.NewDirectory(pool))
+		if err == nil || errors.Is(err, tenants.ErrNotFound) || errors.Is(err, tenants.ErrExists) {
+			return err
+		}
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	})
+}
+
+// withPool connects to the database for one command of an operator.
+func withPool(ctx context.Context, s config.Settings, do func(*pgxpool.Pool) error) error {
 	pool, err := openPool(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	err = do(tenants.NewDirectory(pool))
-	if errors.Is(err, tenants.ErrNotFound) || errors.Is(err, tenants.ErrExists) {
-		return err
-	}
-	if err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
-	}
-	return nil
+	return do(pool)
 }
 
 type unknownsCmd struct {
