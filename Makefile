@@ -29,7 +29,7 @@ test: ## run every test; they start their own PostgreSQL
 
 .PHONY: race
 race: ## run the concurrent packages' tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -count=1 $(RACE)
+	CGO_ENABLED=1 go test -race -short -count=1 $(RACE)
 
 # Each target for a bounded time. Their seeds are the field cases, and run with every "make test" too.
 FUZZ_TIME ?= 10s
