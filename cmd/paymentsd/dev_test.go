@@ -22,7 +22,7 @@ func dev(t *testing.T, dir, url string) *town {
 	v := &town{t: t, bank: freeAddr(t)}
 	v.settings = map[string]string{
 		"PAYMENTSD_DATA_DIR": dir, "PAYMENTSD_HTTP_ADDR": freeAddr(t), "PAYMENTSD_PROVIDER_ADDR": v.bank, "PAYMENTSD_ADMIN_ADDR": freeAddr(t),
-		"PAYMENTSD_LEASE": "1500ms", "PAYMENTSD_PROVIDER_TIMEOUT": "1s", "PAYMENTSD_RECOVERY_INTERVAL": "100ms",
+		"PAYMENTSD_LEASE": "1700ms", "PAYMENTSD_PROVIDER_TIMEOUT": "1s", "PAYMENTSD_RECOVERY_INTERVAL": "100ms",
 		"PAYMENTSD_PROVIDER_LOOKUP_LAG": "200ms", "DATABASE_URL": url,
 	}
 	return v

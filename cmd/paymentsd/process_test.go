@@ -142,7 +142,7 @@ func newTown(t *testing.T) *town {
 	v := &town{t: t, pool: pool, bank: freeAddr(t)}
 	v.settings = map[string]string{
 		"DATABASE_URL": pool.Config().ConnString(), "PAYMENTSD_PROVIDER_ADDR": v.bank, "PAYMENTSD_DATA_DIR": t.TempDir(),
-		"PAYMENTSD_LEASE": "1500ms", "PAYMENTSD_PROVIDER_TIMEOUT": "1s", "PAYMENTSD_RECOVERY_INTERVAL": "100ms",
+		"PAYMENTSD_LEASE": "1700ms", "PAYMENTSD_PROVIDER_TIMEOUT": "1s", "PAYMENTSD_RECOVERY_INTERVAL": "100ms",
 		"PAYMENTSD_PROVIDER_LOOKUP_LAG": "200ms", "PAYMENTSD_DB_MAX_CONNS": "4",
 	}
 	v.role("provider")

@@ -53,8 +53,8 @@ var Arrows = map[string][]string{
 // Writers says which query file may write which table. The two statements that cross rooms are the one transaction and the
 // one writer in payments.sql; nothing else writes a payment, and nobody but them and its own room writes a key.
 var Writers = map[string][]string{
-	"internal/payments/payments.sql":       {"idempotency_requests", "payments", "payment_moves", "outbox_events", "provider_callbacks"},
-	"internal/idempotency/idempotency.sql": {"idempotency_requests"},
+	"internal/payments/payments.sql":       {"idempotency_in_progress", "idempotency_requests", "payments", "payment_moves", "outbox_events", "provider_callbacks"},
+	"internal/idempotency/idempotency.sql": {"idempotency_in_progress", "idempotency_requests"},
 	"internal/outbox/outbox.sql":           {"outbox_events", "outbox_relays", "outbox_shards"},
 	"internal/inbox/inbox.sql":             {"consumer_inbox", "dead_letters"},
 	"internal/ledger/ledger.sql":           {"ledger_entries"},

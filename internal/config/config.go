@@ -87,8 +87,9 @@ func (s Settings) Check() error {
 	if s.ProviderLookupLag < 0 {
 		refuse("PAYMENTSD_PROVIDER_LOOKUP_LAG", "is %v: it cannot be negative", s.ProviderLookupLag)
 	}
-	if s.Lease < s.ProviderTimeout+leaseMargin {
-		refuse("PAYMENTSD_LEASE", "is %v: it must be at least PAYMENTSD_PROVIDER_TIMEOUT (%v) and %v more, or a call that is merely slow would be taken for a dead one",
+	// An owner that goes on with a lease does not renew it while nine tenths of it are left.
+	if s.Lease-s.Lease/10 < s.ProviderTimeout+leaseMargin {
+		refuse("PAYMENTSD_LEASE", "is %v: nine tenths of it must be at least PAYMENTSD_PROVIDER_TIMEOUT (%v) and %v more, or a call that is merely slow would be taken for a dead one",
 			s.Lease, s.ProviderTimeout, leaseMargin)
 	}
 	if s.ProviderKeyWindow > 0 && s.ProviderKeyWindow*9/10 <= s.ProviderLookupLag {

@@ -46,7 +46,7 @@ func (k *Keys) Read(ctx context.Context, scope Scope) (Record, bool, error) {
 
 // Forget ends an expired key, so that the next request with it is a first one. Of all who saw the same key one succeeds.
 func (k *Keys) Forget(ctx context.Context, seen Lease) error {
-	_, err := k.sql.ForgetExpiredKey(ctx, k.db, idempotencysql.ForgetExpiredKeyParams{
+	err := k.sql.ForgetExpiredKey(ctx, k.db, idempotencysql.ForgetExpiredKeyParams{
 		TenantID: seen.TenantID, OperationName: seen.Operation, IdempotencyKey: string(seen.Key),
 		ResourceID: seen.ResourceID, SeenEpoch: seen.Epoch})
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *Keys) AcquireExpired(ctx context.Context) (Lease, bool, error) {
 	if err != nil {
 		return Lease{}, false, fmt.Errorf("acquire expired key: %w", err)
 	}
-	return leaseOf(idempotencysql.AcquireDueKeyRow(row)), true, nil
+	return leaseOf(idempotencysql.AcquireAbandonedKeyRow(row)), true, nil
 }
 
 // Cleaned counts what a cleaning did.

@@ -46,6 +46,10 @@ const statementFor = 5 * time.Second
 // LeaseFor is how long a lease lasts.
 func (k *Keys) LeaseFor() time.Duration { return k.leaseFor }
 
+// LeaseLeft is how much of a lease is left at least when its owner goes on with it: an owner that has more does not renew it, which
+// would be a write for nothing.
+func (k *Keys) LeaseLeft() time.Duration { return k.leaseFor - k.leaseFor/10 }
+
 // TakeOver acquires the key that was read as free, for its client. Of all who read the same record one succeeds; the others
 // get false, and what they read is no longer true.
 func (k *Keys) TakeOver(ctx context.Context, seen Lease) (Lease, bool, error) {
@@ -76,7 +80,12 @@ func (k *Keys) takeOver(ctx context.Context, seen Lease, isClient bool) (Lease, 
 // AcquireDue acquires one unresolved key that nobody holds and whose time to be looked at has come. It returns false when
 // there is none. Several workers may ask at once; they get different keys.
 func (k *Keys) AcquireDue(ctx context.Context) (Lease, bool, error) {
-	row, err := k.sql.AcquireDueKey(ctx, k.db, k.leaseFor)
+	row, err := k.sql.AcquireAbandonedKey(ctx, k.db, k.leaseFor)
+	if errors.Is(err, pgx.ErrNoRows) {
+		var due idempotencysql.AcquireDueKeyRow
+		due, err = k.sql.AcquireDueKey(ctx, k.db, k.leaseFor)
+		row = idempotencysql.AcquireAbandonedKeyRow(due)
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Lease{}, false, nil
 	}
@@ -86,7 +95,7 @@ func (k *Keys) AcquireDue(ctx context.Context) (Lease, bool, error) {
 	return leaseOf(row), true, nil
 }
 
-func leaseOf(row idempotencysql.AcquireDueKeyRow) Lease {
+func leaseOf(row idempotencysql.AcquireAbandonedKeyRow) Lease {
 	scope := Scope{row.TenantID, row.OperationName, Key(row.IdempotencyKey)}
 	return Lease{scope, row.LeaseEpoch, row.ResourceID, row.ResponseSchemaVersion, int(row.RecoveryAttempts)}
 }

@@ -102,10 +102,10 @@ func TestMarkNeedsTheShardTheRelayAndTheEpoch(t *testing.T) {
 	require.NoError(t, err)
 	mark := func(shard int16, relay string, epoch int64) (marked int64) {
 		row, err := outboxsql.New().MarkPublished(t.Context(), pool, outboxsql.MarkPublishedParams{
-			Shards: []int16{shard}, Epochs: []int64{epoch}, RelayID: relay, TenantIds: []string{"acme"}, EventIds: []string{"evt_1"}})
+			Shards: []int16{shard}, Epochs: []int64{epoch}, RelayID: relay, TenantIds: []string{"acme"}, AggregateIds: []string{"pay_1"}, Sequences: []int32{1}})
 		require.NoError(t, err)
 		back, err := outboxsql.New().HoldEventsBack(t.Context(), pool, outboxsql.HoldEventsBackParams{Shards: []int16{shard}, Epochs: []int64{epoch}, RelayID: relay,
-			TenantIds: []string{"acme"}, EventIds: []string{"evt_1"}, Pauses: []time.Duration{0}, Refusals: []string{""}})
+			TenantIds: []string{"acme"}, AggregateIds: []string{"pay_1"}, Sequences: []int32{1}, Pauses: []time.Duration{0}, Refusals: []string{""}})
 		require.NoError(t, err)
 		require.Equal(t, len(row.Held), len(back.Held))
 		if row.Marked == 0 {

@@ -78,8 +78,8 @@ WITH held AS MATERIALIZED (
     FOR SHARE OF s
 ), marked AS (
     UPDATE outbox_events e SET published_at = now()
-    FROM (SELECT unnest(@tenant_ids::text[]) AS tenant_id, unnest(@event_ids::text[]) AS event_id) acked
-    WHERE e.tenant_id = acked.tenant_id AND e.event_id = acked.event_id AND e.published_at IS NULL
+    FROM (SELECT unnest(@tenant_ids::text[]) AS tenant_id, unnest(@aggregate_ids::text[]) AS aggregate_id, unnest(@sequences::int[]) AS sequence) acked
+    WHERE e.tenant_id = acked.tenant_id AND e.aggregate_id = acked.aggregate_id AND e.sequence = acked.sequence AND e.published_at IS NULL
       AND e.shard IN (SELECT shard FROM held)
     RETURNING 1
 )
@@ -99,9 +99,9 @@ WITH held AS MATERIALIZED (
         held_until = CASE WHEN f.refusal = '' THEN now() + f.pause ELSE 'infinity' END,
         refused_at = CASE WHEN f.refusal <> '' THEN now() END,
         refusal = nullif(f.refusal, '')
-    FROM (SELECT unnest(@tenant_ids::text[]) AS tenant_id, unnest(@event_ids::text[]) AS event_id, unnest(@pauses::interval[]) AS pause,
-                 unnest(@refusals::text[]) AS refusal) f
-    WHERE e.tenant_id = f.tenant_id AND e.event_id = f.event_id AND e.published_at IS NULL AND e.refused_at IS NULL
+    FROM (SELECT unnest(@tenant_ids::text[]) AS tenant_id, unnest(@aggregate_ids::text[]) AS aggregate_id, unnest(@sequences::int[]) AS sequence,
+                 unnest(@pauses::interval[]) AS pause, unnest(@refusals::text[]) AS refusal) f
+    WHERE e.tenant_id = f.tenant_id AND e.aggregate_id = f.aggregate_id AND e.sequence = f.sequence AND e.published_at IS NULL AND e.refused_at IS NULL
       AND e.shard IN (SELECT shard FROM held)
     RETURNING 1
 )
@@ -119,7 +119,7 @@ ORDER BY e.refused_at, e.position
 LIMIT @rows_max;
 
 -- name: RedriveEvents :one
--- Takes refusals back: one, or all of them with an empty event id. Locks the events, and wakes the relays.
+-- Takes refusals back: one, or all of them with an empty event id; served by the index of what is held back. Locks the events, and wakes the relays.
 WITH redriven AS (
     UPDATE outbox_events SET held_until = NULL, refused_at = NULL, refusal = NULL, attempts = 0
     WHERE published_at IS NULL AND held_until = 'infinity'
@@ -165,13 +165,14 @@ FROM (SELECT created_at, false AS is_refused FROM outbox_events WHERE published_
 -- One small batch of events that were published long enough ago, skipping those that somebody holds. "after" is where the
 -- last batch ended. The commit does not wait for the disk: what a crash takes back is deleted again.
 WITH old AS (
-    SELECT tenant_id, event_id, published_at FROM outbox_events
+    SELECT tenant_id, aggregate_id, sequence, published_at FROM outbox_events
     WHERE published_at >= @after::timestamptz AND published_at <= now() - @keep_for::interval
     ORDER BY published_at
     LIMIT @rows_max
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
-    DELETE FROM outbox_events e USING old WHERE e.tenant_id = old.tenant_id AND e.event_id = old.event_id RETURNING 1
+    DELETE FROM outbox_events e USING old
+    WHERE e.tenant_id = old.tenant_id AND e.aggregate_id = old.aggregate_id AND e.sequence = old.sequence RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted) AS deleted,
        coalesce((SELECT max(published_at) FROM old), @after::timestamptz)::timestamptz AS until

@@ -260,9 +260,10 @@ func (r *Relay) record(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementFor)
 	defer cancel()
 	if acked := r.unmarked.acked; len(acked) > 0 {
-		tenants, ids, shards, epochs := columns(acked)
+		tenants, aggregates, sequences, shards, epochs := columns(acked)
 		row, err := r.sql.MarkPublished(ctx, r.db, outboxsql.MarkPublishedParams{
-			Shards: shards, Epochs: epochs, RelayID: r.leases.relayID, TenantIds: tenants, EventIds: ids})
+			Shards: shards, Epochs: epochs, RelayID: r.leases.relayID,
+			TenantIds: tenants, AggregateIds: aggregates, Sequences: sequences})
 		if err != nil {
 			return fmt.Errorf("mark events as published: %w", err)
 		}
@@ -270,8 +271,9 @@ func (r *Relay) record(ctx context.Context) error {
 		r.noteFenced(ctx, acked, row.Held)
 	}
 	if failed := r.unmarked.failed; len(failed) > 0 {
-		tenants, ids, shards, epochs := columns(failed)
-		p := outboxsql.HoldEventsBackParams{Shards: shards, Epochs: epochs, RelayID: r.leases.relayID, TenantIds: tenants, EventIds: ids}
+		tenants, aggregates, sequences, shards, epochs := columns(failed)
+		p := outboxsql.HoldEventsBackParams{Shards: shards, Epochs: epochs, RelayID: r.leases.relayID,
+			TenantIds: tenants, AggregateIds: aggregates, Sequences: sequences}
 		for _, e := range failed {
 			p.Pauses, p.Refusals = append(p.Pauses, e.pause), append(p.Refusals, e.refusal)
 		}

@@ -109,18 +109,18 @@ func keepIf(wave []due, pass func(due) bool) []due {
 }
 
 // columns are what a statement about many events takes: who they are, and the shards and epochs they were read under.
-func columns(events []due) (tenants, ids []string, shards []int16, epochs []int64) {
+func columns(events []due) (tenants, aggregates []string, sequences []int32, shards []int16, epochs []int64) {
 	type lease struct {
 		shard int16
 		epoch int64
 	}
 	named := map[lease]bool{}
 	for _, e := range events {
-		tenants, ids = append(tenants, e.TenantID), append(ids, e.ID)
+		tenants, aggregates, sequences = append(tenants, e.TenantID), append(aggregates, e.AggregateID), append(sequences, int32(e.Sequence))
 		if l := (lease{e.shard, e.epoch}); !named[l] {
 			named[l] = true
 			shards, epochs = append(shards, e.shard), append(epochs, e.epoch)
 		}
 	}
-	return tenants, ids, shards, epochs
+	return tenants, aggregates, sequences, shards, epochs
 }

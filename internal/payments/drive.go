@@ -112,9 +112,9 @@ func (s *Service) actOn(ctx context.Context, lease idempotency.Lease, p Payment,
 }
 
 // send records an attempt and makes it: one POST for one committed row, never more. The call may not begin or go on once
-// the lease that the record renewed is over: an owner that was stalled in between must not send when it wakes.
+// the lease that the record renewed, or left as it was, is over: an owner that was stalled in between must not send when it wakes.
 func (s *Service) send(ctx context.Context, lease idempotency.Lease, p Payment, record step) (Payment, provider.Result, error) {
-	leaseEnds := time.Now().Add(s.keys.LeaseFor())
+	leaseEnds := time.Now().Add(s.keys.LeaseLeft())
 	p, err := s.move(ctx, lease, p, record)
 	if err != nil {
 		return p, provider.Result{}, err

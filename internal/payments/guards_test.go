@@ -25,8 +25,9 @@ var sentMark = step{to: []State{ProviderRequestSent}, sends: 1, reason: "first_s
 func (h *house) everything() (picture string) {
 	require.NoError(h.t, h.pool.QueryRow(h.t.Context(), `SELECT
 		(SELECT json_agg(k ORDER BY idempotency_key)::text FROM idempotency_requests k) ||
+		coalesce((SELECT json_agg(i ORDER BY idempotency_key)::text FROM idempotency_in_progress i), '') ||
 		(SELECT json_agg(p ORDER BY payment_id)::text FROM payments p) ||
-		(SELECT json_agg(m ORDER BY payment_id, version)::text FROM payment_moves m) ||
+		coalesce((SELECT json_agg(m ORDER BY payment_id, version)::text FROM payment_moves m), '') ||
 		(SELECT json_agg(e ORDER BY position)::text FROM outbox_events e)`).Scan(&picture))
 	return picture
 }

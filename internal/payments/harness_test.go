@@ -132,8 +132,10 @@ func (h *house) openingOf(s *Service, c Command) opening {
 
 // leaseOver makes every lease end and every pause pass now, as if time had gone by.
 func (h *house) leaseOver() {
-	_, err := h.pool.Exec(h.t.Context(), `UPDATE idempotency_requests SET next_attempt_at = now() - interval '1 s',
-		locked_until = CASE WHEN locked_until IS NOT NULL THEN now() - interval '1 s' END WHERE next_attempt_at IS NOT NULL`)
+	_, err := h.pool.Exec(h.t.Context(), `UPDATE idempotency_requests SET
+		next_attempt_at = CASE WHEN next_attempt_at IS NOT NULL THEN now() - interval '1 s' END,
+		locked_until = CASE WHEN locked_until IS NOT NULL THEN now() - interval '1 s' END
+		WHERE status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')`)
 	require.NoError(h.t, err)
 }
 
@@ -225,13 +227,15 @@ func (h *house) audit() {
 	h.t.Helper()
 	for what, query := range map[string]string{
 		"a history that does not lead to the payment's state": `SELECT count(*) FROM payments p LEFT JOIN payment_moves m
-			ON (m.tenant_id, m.payment_id, m.version) = (p.tenant_id, p.payment_id, p.version) WHERE m.to_state IS DISTINCT FROM p.state`,
-		"a history with a gap":                     `SELECT count(*) FROM payments p WHERE version <> (SELECT count(*) FROM payment_moves m WHERE m.payment_id = p.payment_id)`,
-		"a transition without its event":           `SELECT count(*) FROM payments p WHERE events <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id)`,
-		"a key without its payment":                `SELECT count(*) FROM idempotency_requests k LEFT JOIN payments p ON p.payment_id = k.resource_id WHERE p.payment_id IS NULL`,
-		"a payment without its key":                `SELECT count(*) FROM payments p LEFT JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE k.resource_id IS NULL`,
-		"a finished payment with unfinished key":   `SELECT count(*) FROM payments p JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE (p.state IN ('COMPLETED', 'DECLINED', 'CANCELED')) <> (k.status IN ('COMPLETED', 'FAILED_REPLAYABLE'))`,
-		"a settled payment without PaymentSettled": `SELECT count(*) FROM payments p WHERE state = 'COMPLETED' AND 1 <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id AND event_type IN ('PaymentSettled', 'RefundSettled'))`,
+			ON (m.tenant_id, m.payment_id, m.version) = (p.tenant_id, p.payment_id, p.version) WHERE p.version > 1 AND m.to_state IS DISTINCT FROM p.state`,
+		"a history with a gap":                      `SELECT count(*) FROM payments p WHERE version <> (SELECT 1 + count(*) + count(via_state) FROM payment_moves m WHERE m.payment_id = p.payment_id)`,
+		"a key in progress that recovery misses":    `SELECT count(*) FROM idempotency_requests k LEFT JOIN idempotency_in_progress i USING (tenant_id, operation_name, idempotency_key) WHERE k.status = 'IN_PROGRESS' AND i.tenant_id IS NULL`,
+		"a key among those in progress that is not": `SELECT count(*) FROM idempotency_in_progress i LEFT JOIN idempotency_requests k USING (tenant_id, operation_name, idempotency_key) WHERE k.status IS DISTINCT FROM 'IN_PROGRESS'`,
+		"a transition without its event":            `SELECT count(*) FROM payments p WHERE events <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id)`,
+		"a key without its payment":                 `SELECT count(*) FROM idempotency_requests k LEFT JOIN payments p ON p.payment_id = k.resource_id WHERE p.payment_id IS NULL`,
+		"a payment without its key":                 `SELECT count(*) FROM payments p LEFT JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE k.resource_id IS NULL`,
+		"a finished payment with unfinished key":    `SELECT count(*) FROM payments p JOIN idempotency_requests k ON k.resource_id = p.payment_id WHERE (p.state IN ('COMPLETED', 'DECLINED', 'CANCELED')) <> (k.status IN ('COMPLETED', 'FAILED_REPLAYABLE'))`,
+		"a settled payment without PaymentSettled":  `SELECT count(*) FROM payments p WHERE state = 'COMPLETED' AND 1 <> (SELECT count(*) FROM outbox_events e WHERE e.aggregate_id = p.payment_id AND event_type IN ('PaymentSettled', 'RefundSettled'))`,
 	} {
 		require.Zero(h.t, h.count(query), what)
 	}

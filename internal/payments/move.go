@@ -13,7 +13,7 @@ import (
 
 // step is one committed step of a payment: one arrow, or several in one transaction, and what goes with them.
 type step struct {
-	to          []State // every state it passes, the last one is where it stays
+	to          []State // one or two: every state it passes, the last one is where it stays
 	reason      string
 	sends       int    // recorded attempts, this step's included
 	chargeID    string // of a confirmed payment
@@ -39,7 +39,7 @@ func keyStatus(s State, answer idempotency.Answer) (idempotency.Status, error) {
 }
 
 // move is the one writer: it takes the payment along the arrows of the step, or writes nothing at all. Together with the
-// new state it writes a history row for every arrow, the event that an arrow announces, and what becomes of the key: the
+// new state it writes the row of the history, the event that an arrow announces, and what becomes of the key: the
 // lease renewed, the key parked until recovery looks again, or the answer stored for ever.
 //
 // It returns errLeaseLost when the lease is somebody else's, errMovedOn when the payment is not where it was believed to be,
@@ -93,13 +93,13 @@ func (s *Service) isMine(ctx context.Context, lease idempotency.Lease, after Pay
 type write struct {
 	lease     idempotency.Lease
 	before    Payment
+	via       State // between the two, "" for none
 	after     Payment
 	status    idempotency.Status
 	answer    idempotency.Answer
 	headers   []byte
 	holdFor   time.Duration
 	nextIn    time.Duration
-	moves     []Move
 	announced []outbox.Event
 
 	traceParent string // of whoever caused the step
@@ -108,6 +108,13 @@ type write struct {
 // write works out a step. A step along an arrow that the table does not have is a bug, and is refused here.
 func (s *Service) write(lease idempotency.Lease, p Payment, next step) (write, error) {
 	w := write{lease: lease, before: p, after: p}
+	switch len(next.to) {
+	case 1:
+	case 2:
+		w.via = next.to[0]
+	default:
+		return w, fmt.Errorf("a step of %d arrows", len(next.to))
+	}
 	a := &w.after
 	for _, to := range next.to {
 		arrow, ok := arrowBetween(a.State, to)
@@ -115,7 +122,6 @@ func (s *Service) write(lease idempotency.Lease, p Payment, next step) (write, e
 			return w, fmt.Errorf("no arrow from %s to %s", a.State, to)
 		}
 		a.Version++
-		w.moves = append(w.moves, Move{Version: a.Version, From: a.State, To: to, Reason: next.reason, Epoch: lease.Epoch})
 		a.State = to
 		if arrow.announce == "" {
 			continue
@@ -165,7 +171,7 @@ func describe(p Payment, t events.Type) events.Payment {
 }
 
 func (s *Service) moveParams(set []write) paymentssql.MovePaymentsParams {
-	p := paymentssql.MovePaymentsParams{KeyWindow: s.cfg.KeyWindow}
+	p := paymentssql.MovePaymentsParams{KeyWindow: s.cfg.KeyWindow, LeaseLeft: s.keys.LeaseLeft()}
 	for i, w := range set {
 		p.Ordinals = append(p.Ordinals, int32(i))
 		p.TenantIds = append(p.TenantIds, w.lease.TenantID)
@@ -174,6 +180,7 @@ func (s *Service) moveParams(set []write) paymentssql.MovePaymentsParams {
 		p.LeaseEpochs = append(p.LeaseEpochs, w.lease.Epoch)
 		p.PaymentIds = append(p.PaymentIds, w.after.ID)
 		p.FromStates = append(p.FromStates, string(w.before.State))
+		p.ViaStates = append(p.ViaStates, string(w.via))
 		p.ToStates = append(p.ToStates, string(w.after.State))
 		p.FromVersions = append(p.FromVersions, int32(w.before.Version))
 		p.Versions = append(p.Versions, int32(w.after.Version))
@@ -190,14 +197,6 @@ func (s *Service) moveParams(set []write) paymentssql.MovePaymentsParams {
 		p.ResponseHeaders = append(p.ResponseHeaders, string(w.headers))
 		p.ResponseBodies = append(p.ResponseBodies, w.answer.Body)
 		p.ErrorCodes = append(p.ErrorCodes, w.answer.ErrorCode)
-		for _, m := range w.moves {
-			p.StepPaymentIds = append(p.StepPaymentIds, w.after.ID)
-			p.StepVersions = append(p.StepVersions, int32(m.Version))
-			p.StepFromStates = append(p.StepFromStates, string(m.From))
-			p.StepToStates = append(p.StepToStates, string(m.To))
-			p.StepReasons = append(p.StepReasons, m.Reason)
-			p.StepEpochs = append(p.StepEpochs, m.Epoch)
-		}
 		for _, e := range w.announced {
 			p.EventPaymentIds = append(p.EventPaymentIds, e.AggregateID)
 			p.EventIds = append(p.EventIds, e.ID)

@@ -50,7 +50,7 @@ const (
 	KindRefund  Kind = "REFUND"
 )
 
-// Move is one row of a payment's history.
+// Move is one arrow that a payment took.
 type Move struct {
 	Version int
 	From    State

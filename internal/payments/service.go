@@ -98,12 +98,17 @@ func (s *Service) History(ctx context.Context, tenantID, paymentID string) ([]Mo
 	if err != nil {
 		return nil, unavailable("read history", err)
 	}
-	if len(rows) == 0 {
-		return nil, ErrNotFound // every payment has made at least one move
+	var moves []Move
+	for _, r := range rows {
+		from, version := State(r.FromState), int(r.Version)
+		if r.ViaState != "" {
+			moves = append(moves, Move{version - 1, from, State(r.ViaState), r.Reason, r.LeaseEpoch, r.MovedAt})
+			from = State(r.ViaState)
+		}
+		moves = append(moves, Move{version, from, State(r.ToState), r.Reason, r.LeaseEpoch, r.MovedAt})
 	}
-	moves := make([]Move, len(rows))
-	for i, r := range rows {
-		moves[i] = Move{int(r.Version), State(r.FromState), State(r.ToState), r.Reason, r.LeaseEpoch, r.MovedAt}
+	if len(moves) == 0 {
+		return nil, ErrNotFound // every payment has made at least one move
 	}
 	return moves, nil
 }

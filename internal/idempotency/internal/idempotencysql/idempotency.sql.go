@@ -10,6 +10,56 @@ import (
 	"time"
 )
 
+const acquireAbandonedKey = `-- name: AcquireAbandonedKey :one
+WITH abandoned AS MATERIALIZED (
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key
+    FROM idempotency_in_progress i, LATERAL (
+        SELECT d.tenant_id, d.operation_name, d.idempotency_key FROM idempotency_requests d
+        WHERE d.tenant_id = i.tenant_id AND d.operation_name = i.operation_name AND d.idempotency_key = i.idempotency_key
+          AND d.status = 'IN_PROGRESS' AND d.locked_until <= now()
+        FOR UPDATE SKIP LOCKED
+    ) k
+    LIMIT 1
+)
+UPDATE idempotency_requests k SET
+    lease_epoch       = k.lease_epoch + 1,
+    locked_until      = now() + $1::interval,
+    recovery_attempts = k.recovery_attempts + 1,
+    updated_at        = now()
+FROM abandoned
+WHERE k.tenant_id = abandoned.tenant_id AND k.operation_name = abandoned.operation_name AND k.idempotency_key = abandoned.idempotency_key
+  AND k.status = 'IN_PROGRESS' AND k.locked_until <= now()
+RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+`
+
+type AcquireAbandonedKeyRow struct {
+	TenantID              string
+	OperationName         string
+	IdempotencyKey        string
+	LeaseEpoch            int64
+	ResourceID            string
+	ResponseSchemaVersion string
+	RecoveryAttempts      int32
+}
+
+// Locks one key row that is in progress and whose lease is over, skipping those that somebody else is just taking. It goes
+// over the keys in progress, of which there are as many as requests under way, until it meets one. The lock in the inner query
+// is what makes the plan a look at one key row after the other, however large that table is and whatever is known about it.
+func (q *Queries) AcquireAbandonedKey(ctx context.Context, db DBTX, leaseFor time.Duration) (AcquireAbandonedKeyRow, error) {
+	row := db.QueryRow(ctx, acquireAbandonedKey, leaseFor)
+	var i AcquireAbandonedKeyRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.OperationName,
+		&i.IdempotencyKey,
+		&i.LeaseEpoch,
+		&i.ResourceID,
+		&i.ResponseSchemaVersion,
+		&i.RecoveryAttempts,
+	)
+	return i, err
+}
+
 const acquireDueKey = `-- name: AcquireDueKey :one
 WITH due AS MATERIALIZED (
     SELECT d.tenant_id, d.operation_name, d.idempotency_key
@@ -19,18 +69,24 @@ WITH due AS MATERIALIZED (
     ORDER BY d.next_attempt_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE idempotency_requests k SET
+        lease_epoch       = k.lease_epoch + 1,
+        locked_until      = now() + $1::interval,
+        next_attempt_at   = CASE k.status WHEN 'UNKNOWN_REQUIRES_RECOVERY' THEN now() + $1::interval END,
+        recovery_attempts = k.recovery_attempts + 1,
+        updated_at        = now()
+    FROM due
+    WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+      AND k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
+      AND k.next_attempt_at <= now() AND (k.locked_until IS NULL OR k.locked_until <= now())
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.status, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+), begun AS (
+    INSERT INTO idempotency_in_progress (tenant_id, operation_name, idempotency_key)
+    SELECT tenant_id, operation_name, idempotency_key FROM taken WHERE status = 'IN_PROGRESS'
+    ON CONFLICT DO NOTHING
 )
-UPDATE idempotency_requests k SET
-    lease_epoch       = k.lease_epoch + 1,
-    locked_until      = now() + $1::interval,
-    next_attempt_at   = now() + $1::interval,
-    recovery_attempts = k.recovery_attempts + 1,
-    updated_at        = now()
-FROM due
-WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
-  AND k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
-  AND k.next_attempt_at <= now() AND (k.locked_until IS NULL OR k.locked_until <= now())
-RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+SELECT tenant_id, operation_name, idempotency_key, lease_epoch, resource_id, response_schema_version, recovery_attempts FROM taken
 `
 
 type AcquireDueKeyRow struct {
@@ -68,17 +124,22 @@ WITH due AS MATERIALIZED (
     ORDER BY d.cleanup_at
     LIMIT 1
     FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE idempotency_requests k SET
+        lease_epoch  = k.lease_epoch + 1,
+        status       = 'IN_PROGRESS',
+        locked_until = now() + $1::interval,
+        updated_at   = now()
+    FROM due
+    WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
+      AND k.cleanup_at <= now() AND k.status = 'FAILED_RETRYABLE'
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+), begun AS (
+    INSERT INTO idempotency_in_progress (tenant_id, operation_name, idempotency_key)
+    SELECT tenant_id, operation_name, idempotency_key FROM taken
+    ON CONFLICT DO NOTHING
 )
-UPDATE idempotency_requests k SET
-    lease_epoch     = k.lease_epoch + 1,
-    status          = 'IN_PROGRESS',
-    locked_until    = now() + $1::interval,
-    next_attempt_at = now() + $1::interval,
-    updated_at      = now()
-FROM due
-WHERE k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
-  AND k.cleanup_at <= now() AND k.status = 'FAILED_RETRYABLE'
-RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+SELECT tenant_id, operation_name, idempotency_key, lease_epoch, resource_id, response_schema_version, recovery_attempts FROM taken
 `
 
 type AcquireExpiredRetryableKeyRow struct {
@@ -122,7 +183,10 @@ WITH due AS (
     FROM due
     WHERE due.status IN ('COMPLETED', 'FAILED_REPLAYABLE')
       AND k.tenant_id = due.tenant_id AND k.operation_name = due.operation_name AND k.idempotency_key = due.idempotency_key
-    RETURNING 1
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key
+), ended AS (
+    DELETE FROM idempotency_in_progress i USING scrubbed
+    WHERE i.tenant_id = scrubbed.tenant_id AND i.operation_name = scrubbed.operation_name AND i.idempotency_key = scrubbed.idempotency_key
 ), deleted AS (
     DELETE FROM idempotency_requests k USING due
     WHERE due.status = 'EXPIRED'
@@ -159,7 +223,8 @@ type CleanKeysRow struct {
 // finished key loses its answer and becomes a tombstone; a tombstone whose time is over is deleted; an unresolved key is
 // left alone and looked at again in an hour. "after" is where the last batch ended: without it every batch would walk over
 // the dead rows of all batches before it, for as long as an old snapshot keeps them. The commit does not wait for the disk:
-// what a crash takes back is due again, and payments that commit at the same time do not wait behind it.
+// what a crash takes back is due again, and payments that commit at the same time do not wait behind it. "ended" deletes what an
+// older build, which does not know the table, has left there when it finished a key.
 func (q *Queries) CleanKeys(ctx context.Context, db DBTX, arg CleanKeysParams) (CleanKeysRow, error) {
 	row := db.QueryRow(ctx, cleanKeys, arg.After, arg.RowsMax, arg.KeepTombstoneFor)
 	var i CleanKeysRow
@@ -177,7 +242,12 @@ const countUnresolvedKeys = `-- name: CountUnresolvedKeys :one
 SELECT count(*) FILTER (WHERE status = 'UNKNOWN_REQUIRES_RECOVERY') AS unknown,
        coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'IN_PROGRESS')), 0)::float8 AS in_progress_oldest_seconds,
        coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'UNKNOWN_REQUIRES_RECOVERY')), 0)::float8 AS unknown_oldest_seconds
-FROM idempotency_requests WHERE status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
+FROM (SELECT status, created_at FROM idempotency_requests WHERE next_attempt_at IS NOT NULL
+      UNION ALL
+      SELECT k.status, k.created_at FROM idempotency_in_progress i, LATERAL (
+          SELECT d.status, d.created_at FROM idempotency_requests d
+          WHERE d.tenant_id = i.tenant_id AND d.operation_name = i.operation_name AND d.idempotency_key = i.idempotency_key
+            AND d.status = 'IN_PROGRESS' AND d.next_attempt_at IS NULL OFFSET 0) k) unresolved
 `
 
 type CountUnresolvedKeysRow struct {
@@ -186,7 +256,7 @@ type CountUnresolvedKeysRow struct {
 	UnknownOldestSeconds    float64
 }
 
-// Locks nothing; served by the index of unresolved keys.
+// Locks nothing; served by what recovery looks at. An older build's keys in progress have a next_attempt_at.
 func (q *Queries) CountUnresolvedKeys(ctx context.Context, db DBTX) (CountUnresolvedKeysRow, error) {
 	row := db.QueryRow(ctx, countUnresolvedKeys)
 	var i CountUnresolvedKeysRow
@@ -194,11 +264,16 @@ func (q *Queries) CountUnresolvedKeys(ctx context.Context, db DBTX) (CountUnreso
 	return i, err
 }
 
-const forgetExpiredKey = `-- name: ForgetExpiredKey :execrows
-DELETE FROM idempotency_requests
-WHERE tenant_id = $1 AND operation_name = $2 AND idempotency_key = $3
-  AND resource_id = $4 AND lease_epoch = $5
-  AND status IN ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') AND expires_at <= now()
+const forgetExpiredKey = `-- name: ForgetExpiredKey :exec
+WITH forgotten AS (
+    DELETE FROM idempotency_requests k
+    WHERE k.tenant_id = $1 AND k.operation_name = $2 AND k.idempotency_key = $3
+      AND k.resource_id = $4 AND k.lease_epoch = $5
+      AND k.status IN ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') AND k.expires_at <= now()
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key
+)
+DELETE FROM idempotency_in_progress i USING forgotten
+WHERE i.tenant_id = forgotten.tenant_id AND i.operation_name = forgotten.operation_name AND i.idempotency_key = forgotten.idempotency_key
 `
 
 type ForgetExpiredKeyParams struct {
@@ -210,19 +285,17 @@ type ForgetExpiredKeyParams struct {
 }
 
 // Locks the key row. Compare-and-set on what the key was about: of many late retries that saw one expired key, one forgets
-// it, and none can forget what a quicker one has made of it since.
-func (q *Queries) ForgetExpiredKey(ctx context.Context, db DBTX, arg ForgetExpiredKeyParams) (int64, error) {
-	result, err := db.Exec(ctx, forgetExpiredKey,
+// it, and none can forget what a quicker one has made of it since. What an older build has left among the keys in progress, when
+// it finished this one, goes too.
+func (q *Queries) ForgetExpiredKey(ctx context.Context, db DBTX, arg ForgetExpiredKeyParams) error {
+	_, err := db.Exec(ctx, forgetExpiredKey,
 		arg.TenantID,
 		arg.OperationName,
 		arg.IdempotencyKey,
 		arg.ResourceID,
 		arg.SeenEpoch,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const readKey = `-- name: ReadKey :one
@@ -288,17 +361,25 @@ func (q *Queries) ReadKey(ctx context.Context, db DBTX, arg ReadKeyParams) (Read
 }
 
 const takeOverKey = `-- name: TakeOverKey :one
-UPDATE idempotency_requests SET
-    lease_epoch       = lease_epoch + 1,
-    status            = CASE status WHEN 'FAILED_RETRYABLE' THEN 'IN_PROGRESS' ELSE status END,
-    locked_until      = now() + $1::interval,
-    next_attempt_at   = now() + $1::interval,
-    updated_at        = now()
-WHERE tenant_id = $2 AND operation_name = $3 AND idempotency_key = $4
-  AND lease_epoch = $5
-  AND (status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') OR status = 'FAILED_RETRYABLE' AND $6::boolean)
-  AND (locked_until IS NULL OR locked_until <= now())
-RETURNING lease_epoch, resource_id, response_schema_version, recovery_attempts
+
+WITH taken AS (
+    UPDATE idempotency_requests k SET
+        lease_epoch       = k.lease_epoch + 1,
+        status            = CASE k.status WHEN 'FAILED_RETRYABLE' THEN 'IN_PROGRESS' ELSE k.status END,
+        locked_until      = now() + $1::interval,
+        next_attempt_at   = CASE k.status WHEN 'UNKNOWN_REQUIRES_RECOVERY' THEN now() + $1::interval END,
+        updated_at        = now()
+    WHERE k.tenant_id = $2 AND k.operation_name = $3 AND k.idempotency_key = $4
+      AND k.lease_epoch = $5
+      AND (k.status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') OR k.status = 'FAILED_RETRYABLE' AND $6::boolean)
+      AND (k.locked_until IS NULL OR k.locked_until <= now())
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.status, k.lease_epoch, k.resource_id, k.response_schema_version, k.recovery_attempts
+), begun AS (
+    INSERT INTO idempotency_in_progress (tenant_id, operation_name, idempotency_key)
+    SELECT tenant_id, operation_name, idempotency_key FROM taken WHERE status = 'IN_PROGRESS'
+    ON CONFLICT DO NOTHING
+)
+SELECT lease_epoch, resource_id, response_schema_version, recovery_attempts FROM taken
 `
 
 type TakeOverKeyParams struct {
@@ -317,6 +398,9 @@ type TakeOverKeyRow struct {
 	RecoveryAttempts      int32
 }
 
+// What a key is found by, when its owner does not come back: a key that is IN_PROGRESS by its row in idempotency_in_progress, and
+// whatever has a next_attempt_at by the index of that. The second are the keys whose outcome is unknown, and those that an older
+// build has in progress. Lock order: the key row, then its row in idempotency_in_progress.
 // Locks the key row. Compare-and-set on the epoch that was read: of many who saw the same abandoned key, one gets it. The
 // predicate says again what made the key free to take, because the row may have changed since it was read.
 // recovery_attempts stays: a client that asks often must not stretch the worker's pauses.

@@ -12,13 +12,14 @@ import (
 
 const deletePublished = `-- name: DeletePublished :one
 WITH old AS (
-    SELECT tenant_id, event_id, published_at FROM outbox_events
+    SELECT tenant_id, aggregate_id, sequence, published_at FROM outbox_events
     WHERE published_at >= $1::timestamptz AND published_at <= now() - $2::interval
     ORDER BY published_at
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
-    DELETE FROM outbox_events e USING old WHERE e.tenant_id = old.tenant_id AND e.event_id = old.event_id RETURNING 1
+    DELETE FROM outbox_events e USING old
+    WHERE e.tenant_id = old.tenant_id AND e.aggregate_id = old.aggregate_id AND e.sequence = old.sequence RETURNING 1
 )
 SELECT (SELECT count(*) FROM deleted) AS deleted,
        coalesce((SELECT max(published_at) FROM old), $1::timestamptz)::timestamptz AS until
@@ -138,9 +139,9 @@ WITH held AS MATERIALIZED (
         held_until = CASE WHEN f.refusal = '' THEN now() + f.pause ELSE 'infinity' END,
         refused_at = CASE WHEN f.refusal <> '' THEN now() END,
         refusal = nullif(f.refusal, '')
-    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS event_id, unnest($6::interval[]) AS pause,
-                 unnest($7::text[]) AS refusal) f
-    WHERE e.tenant_id = f.tenant_id AND e.event_id = f.event_id AND e.published_at IS NULL AND e.refused_at IS NULL
+    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS aggregate_id, unnest($6::int[]) AS sequence,
+                 unnest($7::interval[]) AS pause, unnest($8::text[]) AS refusal) f
+    WHERE e.tenant_id = f.tenant_id AND e.aggregate_id = f.aggregate_id AND e.sequence = f.sequence AND e.published_at IS NULL AND e.refused_at IS NULL
       AND e.shard IN (SELECT shard FROM held)
     RETURNING 1
 )
@@ -148,13 +149,14 @@ SELECT (SELECT count(*) FROM held_back) AS held_back, (SELECT coalesce(array_agg
 `
 
 type HoldEventsBackParams struct {
-	Shards    []int16
-	Epochs    []int64
-	RelayID   string
-	TenantIds []string
-	EventIds  []string
-	Pauses    []time.Duration
-	Refusals  []string
+	Shards       []int16
+	Epochs       []int64
+	RelayID      string
+	TenantIds    []string
+	AggregateIds []string
+	Sequences    []int32
+	Pauses       []time.Duration
+	Refusals     []string
 }
 
 type HoldEventsBackRow struct {
@@ -170,7 +172,8 @@ func (q *Queries) HoldEventsBack(ctx context.Context, db DBTX, arg HoldEventsBac
 		arg.Epochs,
 		arg.RelayID,
 		arg.TenantIds,
-		arg.EventIds,
+		arg.AggregateIds,
+		arg.Sequences,
 		arg.Pauses,
 		arg.Refusals,
 	)
@@ -295,8 +298,8 @@ WITH held AS MATERIALIZED (
     FOR SHARE OF s
 ), marked AS (
     UPDATE outbox_events e SET published_at = now()
-    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS event_id) acked
-    WHERE e.tenant_id = acked.tenant_id AND e.event_id = acked.event_id AND e.published_at IS NULL
+    FROM (SELECT unnest($4::text[]) AS tenant_id, unnest($5::text[]) AS aggregate_id, unnest($6::int[]) AS sequence) acked
+    WHERE e.tenant_id = acked.tenant_id AND e.aggregate_id = acked.aggregate_id AND e.sequence = acked.sequence AND e.published_at IS NULL
       AND e.shard IN (SELECT shard FROM held)
     RETURNING 1
 )
@@ -305,11 +308,12 @@ FROM set_config('synchronous_commit', 'off', true)
 `
 
 type MarkPublishedParams struct {
-	Shards    []int16
-	Epochs    []int64
-	RelayID   string
-	TenantIds []string
-	EventIds  []string
+	Shards       []int16
+	Epochs       []int64
+	RelayID      string
+	TenantIds    []string
+	AggregateIds []string
+	Sequences    []int32
 }
 
 type MarkPublishedRow struct {
@@ -326,7 +330,8 @@ func (q *Queries) MarkPublished(ctx context.Context, db DBTX, arg MarkPublishedP
 		arg.Epochs,
 		arg.RelayID,
 		arg.TenantIds,
-		arg.EventIds,
+		arg.AggregateIds,
+		arg.Sequences,
 	)
 	var i MarkPublishedRow
 	err := row.Scan(&i.Marked, &i.Held)
@@ -370,7 +375,7 @@ type RedriveEventsParams struct {
 	TenantID string
 }
 
-// Takes refusals back: one, or all of them with an empty event id. Locks the events, and wakes the relays.
+// Takes refusals back: one, or all of them with an empty event id; served by the index of what is held back. Locks the events, and wakes the relays.
 func (q *Queries) RedriveEvents(ctx context.Context, db DBTX, arg RedriveEventsParams) (int64, error) {
 	row := db.QueryRow(ctx, redriveEvents, arg.EventID, arg.TenantID)
 	var redriven int64

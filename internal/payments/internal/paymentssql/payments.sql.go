@@ -136,8 +136,13 @@ func (q *Queries) ListCallbacks(ctx context.Context, db DBTX, arg ListCallbacksP
 }
 
 const listMoves = `-- name: ListMoves :many
-SELECT version, from_state, to_state, reason, lease_epoch, moved_at FROM payment_moves
-WHERE tenant_id = $1 AND payment_id = $2 ORDER BY version
+SELECT 1 AS version, 'RECEIVED'::text AS from_state, ''::text AS via_state, 'LOCAL_PAYMENT_CREATED'::text AS to_state,
+       'claimed'::text AS reason, 1::bigint AS lease_epoch, p.created_at AS moved_at
+FROM payments p WHERE p.tenant_id = $1 AND p.payment_id = $2
+UNION ALL
+SELECT m.version, m.from_state, coalesce(m.via_state, '')::text, m.to_state, m.reason, m.lease_epoch, m.moved_at
+FROM payment_moves m WHERE m.tenant_id = $1 AND m.payment_id = $2 AND m.version > 1
+ORDER BY 1
 `
 
 type ListMovesParams struct {
@@ -148,13 +153,14 @@ type ListMovesParams struct {
 type ListMovesRow struct {
 	Version    int32
 	FromState  string
+	ViaState   string
 	ToState    string
 	Reason     string
 	LeaseEpoch int64
 	MovedAt    time.Time
 }
 
-// Locks nothing.
+// Locks nothing. What was committed together is one row. The first move is the payment row; older builds wrote it down as well.
 func (q *Queries) ListMoves(ctx context.Context, db DBTX, arg ListMovesParams) ([]ListMovesRow, error) {
 	rows, err := db.Query(ctx, listMoves, arg.TenantID, arg.PaymentID)
 	if err != nil {
@@ -167,6 +173,7 @@ func (q *Queries) ListMoves(ctx context.Context, db DBTX, arg ListMovesParams) (
 		if err := rows.Scan(
 			&i.Version,
 			&i.FromState,
+			&i.ViaState,
 			&i.ToState,
 			&i.Reason,
 			&i.LeaseEpoch,
@@ -330,7 +337,7 @@ SELECT p.tenant_id, p.payment_id, p.account_id, p.amount_minor, p.currency, p.la
        coalesce(extract(epoch FROM now() - p.first_sent_at), 0)::float8 AS first_sent_age_seconds
 FROM idempotency_requests k
 JOIN payments p ON p.tenant_id = k.tenant_id AND p.payment_id = k.resource_id
-WHERE k.status = 'UNKNOWN_REQUIRES_RECOVERY'
+WHERE k.status = 'UNKNOWN_REQUIRES_RECOVERY' AND k.next_attempt_at IS NOT NULL
 ORDER BY p.created_at LIMIT $1
 `
 
@@ -350,7 +357,7 @@ type ListUnknownRow struct {
 	FirstSentAgeSeconds float64
 }
 
-// Locks nothing; served by the index of unresolved keys. For operators: the evidence, no body and no secret.
+// Locks nothing; served by the index of keys that are looked at again. For operators: the evidence, no body and no secret.
 func (q *Queries) ListUnknown(ctx context.Context, db DBTX, rowsMax int32) ([]ListUnknownRow, error) {
 	rows, err := db.Query(ctx, listUnknown, rowsMax)
 	if err != nil {
@@ -459,25 +466,28 @@ WITH asked AS (
            unnest($5::bigint[])      AS lease_epoch,
            unnest($6::text[])         AS payment_id,
            unnest($7::text[])         AS from_state,
-           unnest($8::text[])           AS to_state,
-           unnest($9::int[])        AS from_version,
-           unnest($10::int[])             AS version,
-           unnest($11::int[])         AS event_count,
-           unnest($12::int[])                AS sends,
-           unnest($13::text[])          AS charge_id,
-           unnest($14::text[])       AS decline_code,
-           unnest($15::text[])             AS reason,
-           unnest($16::text[])        AS key_status,
-           unnest($17::interval[])        AS hold_for,
-           unnest($18::interval[]) AS next_attempt_in,
-           unnest($19::int[])    AS response_status,
-           unnest($20::text[])       AS content_type,
-           unnest($21::text[])    AS response_headers,
-           unnest($22::bytea[])    AS response_body,
-           unnest($23::text[])         AS error_code
+           unnest($8::text[])          AS via_state,
+           unnest($9::text[])           AS to_state,
+           unnest($10::int[])        AS from_version,
+           unnest($11::int[])             AS version,
+           unnest($12::int[])         AS event_count,
+           unnest($13::int[])                AS sends,
+           unnest($14::text[])          AS charge_id,
+           unnest($15::text[])       AS decline_code,
+           unnest($16::text[])             AS reason,
+           unnest($17::text[])        AS key_status,
+           unnest($18::interval[])        AS hold_for,
+           unnest($19::interval[]) AS next_attempt_in,
+           unnest($20::int[])    AS response_status,
+           unnest($21::text[])       AS content_type,
+           unnest($22::text[])    AS response_headers,
+           unnest($23::bytea[])    AS response_body,
+           unnest($24::text[])         AS error_code
 ), held AS (
-    SELECT k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch,
-           asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + $24::interval / 2) AS is_late_finish
+    SELECT k.tenant_id, k.operation_name, k.idempotency_key, k.lease_epoch, k.expires_at,
+           asked.key_status <> k.status OR asked.hold_for = interval '0' OR k.locked_until IS NULL
+               OR k.locked_until < now() + $25::interval AS is_to_keep,
+           asked.to_state IN ('COMPLETED', 'DECLINED') AND (k.lease_epoch > 1 OR k.expires_at < now() + $26::interval / 2) AS is_late_finish
     FROM idempotency_requests k
     JOIN asked ON asked.tenant_id = k.tenant_id AND asked.operation_name = k.operation_name
               AND asked.idempotency_key = k.idempotency_key AND asked.lease_epoch = k.lease_epoch
@@ -513,48 +523,47 @@ WITH asked AS (
           WHERE parent_id IS NOT NULL AND state IN ('DECLINED', 'CANCELED') GROUP BY tenant_id, parent_id) refused
     WHERE parent.tenant_id = refused.tenant_id AND parent.payment_id = refused.parent_id
 ), remembered AS (
-    INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
-    SELECT moved.tenant_id, moved.payment_id, step.version, step.from_state, step.to_state, step.reason, step.lease_epoch
-    FROM (SELECT unnest($25::text[]) AS payment_id,
-                 unnest($26::int[])     AS version,
-                 unnest($27::text[]) AS from_state,
-                 unnest($28::text[])   AS to_state,
-                 unnest($29::text[])     AS reason,
-                 unnest($30::bigint[])    AS lease_epoch) step
-    JOIN moved ON moved.payment_id = step.payment_id
+    INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, via_state, to_state, reason, lease_epoch)
+    SELECT moved.tenant_id, moved.payment_id, asked.version, asked.from_state, nullif(asked.via_state, ''), asked.to_state, asked.reason, asked.lease_epoch
+    FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
 ), announced AS (
     INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
     SELECT moved.tenant_id, event.event_id, moved.payment_id, event.sequence, event.event_type, event.payload::json, nullif(event.trace_parent, '')
-    FROM (SELECT unnest($31::text[]) AS payment_id,
-                 unnest($32::text[])         AS event_id,
-                 unnest($33::int[])    AS sequence,
-                 unnest($34::text[])       AS event_type,
-                 unnest($35::text[])    AS payload,
-                 unnest($36::text[]) AS trace_parent) event
+    FROM (SELECT unnest($27::text[]) AS payment_id,
+                 unnest($28::text[])         AS event_id,
+                 unnest($29::int[])    AS sequence,
+                 unnest($30::text[])       AS event_type,
+                 unnest($31::text[])    AS payload,
+                 unnest($32::text[]) AS trace_parent) event
     JOIN moved ON moved.payment_id = event.payment_id
 ), kept AS (
     UPDATE idempotency_requests k SET
         status                = asked.key_status,
         locked_until          = CASE WHEN asked.hold_for > interval '0' THEN now() + asked.hold_for END,
-        next_attempt_at       = CASE WHEN asked.key_status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') THEN now() + asked.next_attempt_in END,
+        next_attempt_at       = CASE WHEN asked.key_status = 'UNKNOWN_REQUIRES_RECOVERY' THEN now() + asked.next_attempt_in END,
         response_status       = nullif(asked.response_status, 0),
         response_content_type = nullif(asked.content_type, ''),
         response_headers      = nullif(asked.response_headers, '')::jsonb,
         response_body         = CASE WHEN asked.response_status > 0 THEN asked.response_body END,
         error_code            = nullif(asked.error_code, ''),
-        expires_at            = CASE WHEN held.is_late_finish THEN now() + $24::interval ELSE k.expires_at END,
-        cleanup_at            = CASE WHEN held.is_late_finish THEN now() + $24::interval ELSE k.cleanup_at END,
+        expires_at            = CASE WHEN held.is_late_finish THEN now() + $26::interval ELSE k.expires_at END,
+        cleanup_at            = CASE WHEN held.is_late_finish THEN now() + $26::interval ELSE k.cleanup_at END,
         updated_at            = now()
     FROM asked JOIN moved ON moved.tenant_id = asked.tenant_id AND moved.payment_id = asked.payment_id
     JOIN held ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name AND held.idempotency_key = asked.idempotency_key
              AND held.lease_epoch = asked.lease_epoch
     WHERE k.tenant_id = asked.tenant_id AND k.operation_name = asked.operation_name AND k.idempotency_key = asked.idempotency_key
-    RETURNING k.tenant_id, k.resource_id, k.expires_at
+      AND held.is_to_keep
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.status, k.resource_id, k.expires_at
+), ended AS (
+    DELETE FROM idempotency_in_progress i USING kept
+    WHERE i.tenant_id = kept.tenant_id AND i.operation_name = kept.operation_name AND i.idempotency_key = kept.idempotency_key
+      AND kept.status <> 'IN_PROGRESS'
 )
 SELECT asked.ordinal::int AS ordinal,
        (held.tenant_id IS NOT NULL)::boolean  AS is_held,
        (moved.tenant_id IS NOT NULL)::boolean AS is_moved,
-       coalesce(kept.expires_at, now())::timestamptz AS expires_at
+       coalesce(kept.expires_at, held.expires_at, now())::timestamptz AS expires_at
 FROM asked
 LEFT JOIN held  ON held.tenant_id = asked.tenant_id AND held.operation_name = asked.operation_name
                AND held.idempotency_key = asked.idempotency_key AND held.lease_epoch = asked.lease_epoch
@@ -571,6 +580,7 @@ type MovePaymentsParams struct {
 	LeaseEpochs       []int64
 	PaymentIds        []string
 	FromStates        []string
+	ViaStates         []string
 	ToStates          []string
 	FromVersions      []int32
 	Versions          []int32
@@ -587,13 +597,8 @@ type MovePaymentsParams struct {
 	ResponseHeaders   []string
 	ResponseBodies    [][]byte
 	ErrorCodes        []string
+	LeaseLeft         time.Duration
 	KeyWindow         time.Duration
-	StepPaymentIds    []string
-	StepVersions      []int32
-	StepFromStates    []string
-	StepToStates      []string
-	StepReasons       []string
-	StepEpochs        []int64
 	EventPaymentIds   []string
 	EventIds          []string
 	EventSequences    []int32
@@ -613,7 +618,10 @@ type MovePaymentsRow struct {
 //
 // Data flows down through two guards. "held": the lease is still this owner's (the epoch; locks the key row, in key
 // order). "moved": the payment is where this owner believes it is. What fails a guard writes nothing at all; the row
-// returned for it says which guard it was.
+// returned for it says which guard it was. Locks, in this order: key rows, payment rows, outbox rows, rows of keys in progress.
+//
+// A step that only goes on with a lease writes the key no more than it must: while "lease_left" of the lease is left, the key
+// is locked and left as it is.
 //
 // The window of a key that its first owner did not finish at once begins when it is finished, because its client has been
 // told to come back until then. An ordinary payment leaves these times alone, and with them their index; so does one that is
@@ -627,6 +635,7 @@ func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsPar
 		arg.LeaseEpochs,
 		arg.PaymentIds,
 		arg.FromStates,
+		arg.ViaStates,
 		arg.ToStates,
 		arg.FromVersions,
 		arg.Versions,
@@ -643,13 +652,8 @@ func (q *Queries) MovePayments(ctx context.Context, db DBTX, arg MovePaymentsPar
 		arg.ResponseHeaders,
 		arg.ResponseBodies,
 		arg.ErrorCodes,
+		arg.LeaseLeft,
 		arg.KeyWindow,
-		arg.StepPaymentIds,
-		arg.StepVersions,
-		arg.StepFromStates,
-		arg.StepToStates,
-		arg.StepReasons,
-		arg.StepEpochs,
 		arg.EventPaymentIds,
 		arg.EventIds,
 		arg.EventSequences,
@@ -717,15 +721,18 @@ WITH asked AS (
     LEFT JOIN payments parent  ON parent.tenant_id = asked.tenant_id AND parent.payment_id = asked.parent_id
 ), claimed AS (
     INSERT INTO idempotency_requests AS k (tenant_id, operation_name, idempotency_key, request_hash, status, resource_type,
-        resource_id, response_schema_version, locked_until, next_attempt_at, expires_at, cleanup_at)
+        resource_id, response_schema_version, locked_until, expires_at, cleanup_at)
     SELECT tenant_id, operation_name, idempotency_key, request_hash, 'IN_PROGRESS', lower(kind),
-        payment_id, schema_version, now() + $21::interval, now() + $21::interval,
+        payment_id, schema_version, now() + $21::interval,
         now() + $22::interval, now() + $22::interval
     FROM judged
     WHERE (account_status = 'OPEN' OR kind = 'REFUND') AND holder_id IS NULL AND parent_refuses IS NULL
     ORDER BY tenant_id, operation_name, idempotency_key
     ON CONFLICT DO NOTHING
-    RETURNING k.tenant_id, k.resource_id, k.expires_at
+    RETURNING k.tenant_id, k.operation_name, k.idempotency_key, k.resource_id, k.expires_at
+), begun AS (
+    INSERT INTO idempotency_in_progress (tenant_id, operation_name, idempotency_key)
+    SELECT tenant_id, operation_name, idempotency_key FROM claimed
 ), reserved AS (
     UPDATE payments parent SET refunded_minor = parent.refunded_minor + refund.amount_minor, updated_at = now()
     FROM (SELECT j.tenant_id, j.parent_id, sum(j.amount_minor)::bigint AS amount_minor
@@ -740,9 +747,6 @@ WITH asked AS (
         j.provider_request
     FROM judged j JOIN claimed ON claimed.tenant_id = j.tenant_id AND claimed.resource_id = j.payment_id
     RETURNING p.tenant_id, p.payment_id, p.created_at
-), remembered AS (
-    INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch)
-    SELECT tenant_id, payment_id, 1, 'RECEIVED', 'LOCAL_PAYMENT_CREATED', 'claimed', 1 FROM opened
 ), announced AS (
     INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, trace_parent)
     SELECT j.tenant_id, j.event_id, j.payment_id, 1, j.event_type, j.event_payload::json, nullif(j.trace_parent, '')
@@ -814,10 +818,11 @@ type OpenPaymentsRow struct {
 	ResponseBody          []byte
 }
 
-// The one transaction, for a set of requests: key row, payment row, history row and outbox event, or none of them.
+// The one transaction, for a set of requests: key row (and its row among those in progress), payment row and outbox event, or
+// none of them. The history begins with the payment row itself.
 //
 // It is one statement, and so one round trip and one commit. Data flows down: only what claimed opens, only what opened is
-// announced. Locks, in this order: key rows (sorted), payment rows, outbox rows.
+// announced. Locks, in this order: key rows (sorted), their rows among those in progress, payment rows, outbox rows.
 //
 // A request that a rule refuses does not claim, so it burns no key; but what its key already means is read all the same,
 // because a stricter rule must not hide a stored answer. Of two requests with one business key that never saw each other,
