@@ -112,8 +112,10 @@ func (b *bench) count(query string, args ...any) (n int) {
 // leaseOver makes every lease end and every pause pass now, as if time had gone by.
 func (b *bench) leaseOver() {
 	b.t.Helper()
-	b.exec(`UPDATE idempotency_requests SET next_attempt_at = now() - interval '1 s',
-		locked_until = CASE WHEN locked_until IS NOT NULL THEN now() - interval '1 s' END WHERE next_attempt_at IS NOT NULL`)
+	b.exec(`UPDATE idempotency_requests SET
+		next_attempt_at = CASE WHEN next_attempt_at IS NOT NULL THEN now() - interval '1 s' END,
+		locked_until = CASE WHEN locked_until IS NOT NULL THEN now() - interval '1 s' END
+		WHERE status IN ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')`)
 }
 
 // keyRow is everything about a key that another command must not change.
