@@ -26,7 +26,7 @@ CREATE INDEX idempotency_requests_due ON idempotency_requests (next_attempt_at) 
 
 -- Room on the page for the rows as they will be, or the update of a set of rows that lie together would not find it there.
 ALTER TABLE idempotency_requests SET (fillfactor = 35);
-ALTER TABLE payments SET (fillfactor = 45);
+ALTER TABLE payments SET (fillfactor = 40);
 
 -- An event is found by what it is about and its sequence; nothing looks for an event id but Redrive, among the few that are held.
 ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey, DROP CONSTRAINT one_event_a_transition;

@@ -34,11 +34,10 @@ var fillStatements = []string{
 		1, now() - interval '1 h', now() - interval '1 h', 'ch_' || n, 'settled', now() - interval '1 h', now() - interval '1 h'
 	FROM generate_series($1::bigint, $2::bigint) n WHERE $3::bigint > 0`,
 
-	`INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, to_state, reason, lease_epoch, moved_at)
-	SELECT 'bench_0', 'pay_0' || lpad(to_hex(n), 31, '0'), step.version, step.from_state, step.to_state, step.reason, 1, now() - interval '1 h'
-	FROM generate_series($1::bigint, $2::bigint) n, (VALUES (1, 'RECEIVED', 'LOCAL_PAYMENT_CREATED', 'claimed'),
-		(2, 'LOCAL_PAYMENT_CREATED', 'PROVIDER_REQUEST_SENT', 'about to be sent'), (3, 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'confirmed'),
-		(4, 'PROVIDER_CONFIRMED', 'COMPLETED', 'settled')) step (version, from_state, to_state, reason) WHERE $3::bigint > 0`,
+	`INSERT INTO payment_moves (tenant_id, payment_id, version, from_state, via_state, to_state, reason, lease_epoch, moved_at)
+	SELECT 'bench_0', 'pay_0' || lpad(to_hex(n), 31, '0'), step.version, step.from_state, step.via_state, step.to_state, step.reason, 1, now() - interval '1 h'
+	FROM generate_series($1::bigint, $2::bigint) n, (VALUES (2, 'LOCAL_PAYMENT_CREATED', NULL, 'PROVIDER_REQUEST_SENT', 'first_send'),
+		(4, 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'COMPLETED', 'settled')) step (version, from_state, via_state, to_state, reason) WHERE $3::bigint > 0`,
 
 	`INSERT INTO outbox_events (tenant_id, event_id, aggregate_id, sequence, event_type, payload, created_at, published_at)
 	SELECT 'bench_0', 'evt_0' || lpad(to_hex(n), 31, '0') || '_' || e.sequence, 'pay_0' || lpad(to_hex(n), 31, '0'), e.sequence, e.event_type,
@@ -47,12 +46,22 @@ var fillStatements = []string{
 	FROM generate_series($1::bigint, $2::bigint) n, (VALUES (1, 'PaymentCreated'), (2, 'PaymentSettled')) e (sequence, event_type) WHERE $3::bigint > 0`,
 }
 
+// Pages get as full of finished rows as the service leaves them: it puts new rows on a page up to the fill factor, and they grow
+// there until they are finished. A payment hardly grows.
+const (
+	fillAsFinished = "ALTER TABLE idempotency_requests SET (fillfactor = 50)"
+	fillAsBefore   = "ALTER TABLE idempotency_requests SET (fillfactor = 35)" // what the schema says
+)
+
 // keySpace is how many keys differ in their first eight digits.
 const keySpace = 1 << 32
 
 // fill makes rows that a busy service leaves behind in a day: n finished payments of the first tenant.
 func (b *bench) fill(ctx context.Context, db *database, n int) error {
 	began := time.Now()
+	if err := db.execAll(ctx, fillAsFinished); err != nil {
+		return err
+	}
 	for from := 1; from <= n; from += fillChunk {
 		to := min(from+fillChunk-1, n)
 		for _, sql := range fillStatements {
@@ -65,10 +74,8 @@ func (b *bench) fill(ctx context.Context, db *database, n int) error {
 		}
 	}
 	b.say("filling: VACUUM ANALYZE and CHECKPOINT")
-	for _, sql := range []string{"VACUUM ANALYZE", "CHECKPOINT"} {
-		if _, err := db.pool.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("fill tables: %w", err)
-		}
+	if err := db.execAll(ctx, fillAsBefore, "VACUUM ANALYZE", "CHECKPOINT"); err != nil {
+		return err
 	}
 	var size string
 	if err := db.pool.QueryRow(ctx, "SELECT pg_size_pretty(pg_database_size(current_database()))").Scan(&size); err != nil {
@@ -77,5 +84,14 @@ func (b *bench) fill(ctx context.Context, db *database, n int) error {
 	b.say("filled: %s", size)
 	b.settled[db.name] += n
 	b.uncharged += n
+	return nil
+}
+
+func (d *database) execAll(ctx context.Context, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := d.pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("fill tables: %w", err)
+		}
+	}
 	return nil
 }

@@ -16,22 +16,27 @@ type limit struct {
 	why   string
 }
 
+// strays allows for what is done beside the requests, a ring of the relay's bell for one, between two readings of the meters.
+const strays = 0.01
+
 // retries allows for the few statements of concurrent requests that are asked again.
 const retries = 0.01
 
 var limits = []limit{
-	{"round trips of a payment alone", func(c counts) float64 { return c.of(countAlone).RoundTrips }, 3, "open, mark as sent, complete"},
-	{"commits of a payment alone", func(c counts) float64 { return c.of(countAlone).Commits }, 3, "each step is one commit"},
-	{"round trips of a replay", func(c counts) float64 { return c.of(countReplay).RoundTrips }, 1, "the claim finds the answer"},
-	{"commits of a replay", func(c counts) float64 { return c.of(countReplay).Commits }, 0, "reading makes nothing durable"},
-	{"round trips of a refused key", func(c counts) float64 { return c.of(countConflict).RoundTrips }, 1, "the claim finds the other command"},
-	{"commits of a refused key", func(c counts) float64 { return c.of(countConflict).Commits }, 0, "a refusal writes nothing"},
-	{"round trips of a refund alone", func(c counts) float64 { return c.of(countRefund).RoundTrips }, 4, "as a payment, and a look at its payment"},
-	{"commits of a refund alone", func(c counts) float64 { return c.of(countRefund).Commits }, 3, "as a payment"},
+	{"round trips of a payment alone", func(c counts) float64 { return c.of(countAlone).RoundTrips }, 3 + strays, "open, mark as sent, complete"},
+	{"commits of a payment alone", func(c counts) float64 { return c.of(countAlone).Commits }, 3 + strays, "each step is one commit"},
+	{"round trips of a replay", func(c counts) float64 { return c.of(countReplay).RoundTrips }, 1 + strays, "the claim finds the answer"},
+	{"commits of a replay", func(c counts) float64 { return c.of(countReplay).Commits }, strays, "reading makes nothing durable"},
+	{"round trips of a refused key", func(c counts) float64 { return c.of(countConflict).RoundTrips }, 1 + strays, "the claim finds the other command"},
+	{"commits of a refused key", func(c counts) float64 { return c.of(countConflict).Commits }, strays, "a refusal writes nothing"},
+	{"round trips of a refund alone", func(c counts) float64 { return c.of(countRefund).RoundTrips }, 4 + strays, "as a payment, and a look at its payment"},
+	{"commits of a refund alone", func(c counts) float64 { return c.of(countRefund).Commits }, 3 + strays, "as a payment"},
 	{"round trips of a payment, 64 clients", func(c counts) float64 { return c.of(countLoad).RoundTrips }, 3 + retries, "never more than alone"},
 	{"commits of a payment, 64 clients", func(c counts) float64 { return c.of(countLoad).Commits }, 3 + retries, "never more than alone"},
-	{"WAL records of a payment alone", func(c counts) float64 { return c.of(countAlone).WALRecords }, 30, "28.3 today"},
-	{"WAL bytes of a payment alone", func(c counts) float64 { return c.of(countAlone).WALBytes }, 5000, "the bar says 4000: 4,830 today"},
+	{"WAL records of a payment alone", func(c counts) float64 { return c.of(countAlone).WALRecords }, 30, "28.5 today, of which 11 are index entries"},
+	{"WAL bytes of a payment alone", func(c counts) float64 { return c.of(countAlone).WALBytes }, 5000, "the bar says 4000: 4,850 today"},
+	{"updates of key rows that touch an index", func(c counts) float64 { return 1 - c.HOT["idempotency_requests"] }, 0.1, "the bar: nine of ten completions are HOT"},
+	{"updates of payment rows that touch an index", func(c counts) float64 { return 1 - c.HOT["payments"] }, 0.1, "the same"},
 	{"resident memory at 256 requests, MiB", func(c counts) float64 { return c.PeakMiB }, 100, "the bar"},
 }
 

@@ -118,8 +118,10 @@ Flags:
 }
 
 func TestLimitIsBrokenByWhatIsAboveIt(t *testing.T) {
-	c := counts{Costs: []cost{{Name: countAlone, RoundTrips: 3, Commits: 3}}}
+	c := counts{Costs: []cost{{Name: countAlone, RoundTrips: 3, Commits: 3}}, HOT: map[string]float64{"idempotency_requests": .95, "payments": .95}}
 	require.Empty(t, broken(c))
 	c.Costs[0].RoundTrips = 4
-	require.Equal(t, []string{"round trips of a payment alone: 4.00, at most 3"}, broken(c))
+	require.Equal(t, []string{"round trips of a payment alone: 4.00, at most 3.01"}, broken(c))
+	delete(c.HOT, "payments")
+	require.Len(t, broken(c), 2, "what was not measured is not good")
 }
