@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/paymentsd/paymentsd/internal/api"
@@ -111,13 +113,10 @@ func madeUpSecret() string {
 
 // startBroker runs a NATS server in this process.
 func startBroker(s config.Settings, log *slog.Logger) (*broker.Server, error) {
-	free, err := listen("PAYMENTSD_NATS_ADDR", s.NATSAddr)
-	if err != nil {
-		return nil, err
+	server, err := broker.StartNATS(filepath.Join(s.DataDir, "nats"), s.NATSAddr, log)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, takenError("PAYMENTSD_NATS_ADDR", s.NATSAddr)
 	}
-	addr := free.Addr().String()
-	_ = free.Close() // it was only to be told who has the address, if anybody has it
-	server, err := broker.StartNATS(filepath.Join(s.DataDir, "nats"), addr, log)
 	if err != nil {
 		return nil, fmt.Errorf("PAYMENTSD_NATS_ADDR, PAYMENTSD_DATA_DIR: %w", err)
 	}

@@ -69,16 +69,14 @@ const leaseMargin = 500 * time.Millisecond
 
 // Check refuses what makes no sense. It reports everything at once, each by the name of its variable.
 func (s Settings) Check() error {
-	var wrong []error
-	refuse := func(variable, why string, args ...any) {
-		wrong = append(wrong, fmt.Errorf("%s %s", variable, fmt.Sprintf(why, args...)))
-	}
+	var wrong refusals
+	refuse := wrong.refuse
 	for variable, d := range map[string]time.Duration{
 		"PAYMENTSD_LEASE": s.Lease, "PAYMENTSD_PROVIDER_TIMEOUT": s.ProviderTimeout, "PAYMENTSD_KEY_WINDOW": s.KeyWindow,
 		"PAYMENTSD_RECOVERY_INTERVAL": s.RecoveryInterval, "PAYMENTSD_PROVIDER_KEY_WINDOW": s.ProviderKeyWindow,
 		"PAYMENTSD_TOMBSTONE_RETENTION": s.TombstoneRetention, "PAYMENTSD_CLEANUP_INTERVAL": s.CleanupInterval,
-		"PAYMENTSD_OUTBOX_RETENTION": s.OutboxRetention, "PAYMENTSD_INBOX_RETENTION": s.InboxRetention, "PAYMENTSD_ACK_WAIT": s.AckWait,
-		"PAYMENTSD_RELAY_INTERVAL": s.RelayInterval, "PAYMENTSD_RELAY_LEASE": s.RelayLease,
+		"PAYMENTSD_OUTBOX_RETENTION": s.OutboxRetention, "PAYMENTSD_INBOX_RETENTION": s.InboxRetention,
+		"PAYMENTSD_RELAY_INTERVAL": s.RelayInterval,
 	} {
 		if d <= 0 {
 			refuse(variable, "is %v: it must be longer than nothing", d)
@@ -96,7 +94,7 @@ func (s Settings) Check() error {
 		refuse("PAYMENTSD_PROVIDER_KEY_WINDOW", "is %v: nine tenths of it must be longer than PAYMENTSD_PROVIDER_LOOKUP_LAG (%v), or a lost request could never be sent again",
 			s.ProviderKeyWindow, s.ProviderLookupLag)
 	}
-	wrong = append(wrong, s.checkBroker()...)
+	s.checkBroker(refuse)
 	if s.SetMax < 1 {
 		refuse("PAYMENTSD_SET_MAX", "is %d: it must be at least 1", s.SetMax)
 	}
@@ -121,11 +119,15 @@ func (s Settings) Check() error {
 // shortest is what the times between processes have to be longer than: a commit and a notification have to fit in.
 const shortest = 100 * time.Millisecond
 
+// refusals are what is wrong with settings, each by the name of its variable.
+type refusals []error
+
+func (r *refusals) refuse(variable, why string, args ...any) {
+	*r = append(*r, fmt.Errorf("%s %s", variable, fmt.Sprintf(why, args...)))
+}
+
 // checkBroker refuses settings of the broker that cannot be right.
-func (s Settings) checkBroker() (wrong []error) {
-	refuse := func(variable, why string, args ...any) {
-		wrong = append(wrong, fmt.Errorf("%s %s", variable, fmt.Sprintf(why, args...)))
-	}
+func (s Settings) checkBroker(refuse func(variable, why string, args ...any)) {
 	for _, server := range strings.Split(s.NATS(), ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
@@ -149,7 +151,6 @@ func (s Settings) checkBroker() (wrong []error) {
 			refuse(variable, "is %v: it must be at least %v", d, shortest)
 		}
 	}
-	return wrong
 }
 
 // NeedDatabase refuses a role that cannot do without DATABASE_URL.

@@ -76,8 +76,11 @@ func worthRepeating(err error) bool {
 	return isConnection(err)
 }
 
-// unavailable turns a database's failure into ErrUnavailable and lets every other error pass as it is.
+// unavailable turns a database's failure into ErrUnavailable and lets every other error pass as it is, and what is that already.
 func unavailable(doing string, err error) error {
+	if isUnavailable(err) {
+		return err
+	}
 	_, isPg := errors.AsType[*pgconn.PgError](err)
 	if isPg || isConnection(err) || errors.Is(err, errRaced) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
